@@ -1,0 +1,1 @@
+//! The AoE initiator as a value.
