@@ -1,0 +1,1 @@
+//! The target: a shelf of devices that answers AoE frames.
