@@ -1,0 +1,499 @@
+//! A worker: owns regions, makes runs of the parts that are sent to it, and sees each through to its reply.
+//!
+//! A value: [`Worker::turn`] takes the time and what has arrived, and fills [`Effects`] with what is to be done. It touches data only
+//! in the slab's memory. One thread of the runtime, or a simulation, drives it.
+//!
+//! The life of a part: a read of a block that can be read goes straight to the member and into the caller's memory. Everything
+//! else waits at its stripe ([`forming`]), becomes part of a [`run`], and ends with it ([`running`]). Flushes are gathered in
+//! [`flush`]; what the array says is carried out in [`view`].
+//!
+//! Invariants:
+//! - Ranges of active runs of one stripe never overlap, so nobody sees a row half written. Plain reads need no lock: a read beside
+//!   a write of the same sectors may return either.
+//! - Each part gets exactly one reply.
+//! - A write leaves only under a view with `write_ok` that is not suspended.
+//! - Once a run's writes have left, what it writes does not change: a member that drops out is only left out.
+//!
+//! Bounds: parts by what the clients have in flight; pages by the stripe cache; runs by parts.
+
+mod flush;
+mod forming;
+mod io;
+mod pages;
+mod pool;
+mod run;
+mod running;
+mod view;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use raid_core::geometry::Geometry;
+use raid_core::units::{MemberSet, Sector, Sectors};
+
+use crate::member::{Done, MemberRequest, MemberRequestId};
+use crate::message::{
+    IoStatus, MemberHandle, Part, PartOp, PartReply, Report, ToWorker, View, WorkerId,
+};
+use crate::region::{RegionIndex, Regions};
+use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
+use flush::Flushes;
+use forming::Stripe;
+use io::{Io, Ios, Whose};
+use pages::Pages;
+use pool::Pool;
+use run::Run;
+
+/// Longest run, in sectors: 512 KiB on each member.
+pub const RUN_SECTORS_MAX: u32 = 1024;
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct Config {
+    /// Which worker of the array it is.
+    pub id: WorkerId,
+    /// The array's shape.
+    pub geometry: Geometry,
+    /// Who owns what, shared with the front ends.
+    pub regions: Arc<Regions>,
+    /// Memory for its share of the stripe cache.
+    pub arena: Arena,
+    /// Pages of it to use: its share of `stripe_cache_size` times members. At least one page per member.
+    pub pages: usize,
+    /// The state to begin with.
+    pub view: Arc<View>,
+}
+
+/// What has arrived since the last turn. The worker empties the lists.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    /// Work.
+    pub parts: Vec<Part>,
+    /// Ends of member requests.
+    pub done: Vec<Done>,
+    /// From the array.
+    pub control: Vec<ToWorker>,
+}
+
+/// A request that the worker no longer wants; it still ends with a `Done`, soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancel {
+    /// The device it was sent to.
+    pub handle: MemberHandle,
+    /// The request.
+    pub id: MemberRequestId,
+}
+
+/// What is to be done after a turn. Lists are appended to; the driver empties them.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Requests to members; their segments lie in `segs`.
+    pub requests: Vec<MemberRequest>,
+    /// Memory of the requests.
+    pub segs: Vec<Piece>,
+    /// Requests to give up.
+    pub cancels: Vec<Cancel>,
+    /// Ended parts.
+    pub replies: Vec<PartReply>,
+    /// To the array.
+    pub reports: Vec<Report>,
+}
+
+impl Effects {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+            && self.cancels.is_empty()
+            && self.replies.is_empty()
+            && self.reports.is_empty()
+    }
+}
+
+/// What a worker has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Member requests sent, flushes not counted.
+    pub member_requests: u64,
+    /// Sectors in them.
+    pub member_sectors: u64,
+    /// Runs by method, as the planner names them: full, rmw, rcw, and with a rebuilt block.
+    pub runs_full: u64,
+    /// Read-modify-write runs.
+    pub runs_rmw: u64,
+    /// Reconstruct-write runs.
+    pub runs_rcw: u64,
+    /// Runs that rebuilt a block.
+    pub runs_reconstruct: u64,
+}
+
+/// A part and how far it is.
+#[derive(Debug)]
+struct PartSlot {
+    part: Part,
+    /// Runs that must end before it does.
+    runs_left: u32,
+    status: IoStatus,
+    mismatches: u32,
+    /// A FUA write whose data is written; only the flush is left.
+    written: bool,
+}
+
+impl Default for PartSlot {
+    fn default() -> PartSlot {
+        let part = Part {
+            client: crate::message::ClientId(0),
+            op: PartOp::Flush,
+            request: 0,
+            stripe: raid_core::units::StripeIndex(0),
+            data: raid_core::units::DataIndex(0),
+            from: 0,
+            sectors: 0,
+            piece: Piece::NONE,
+        };
+        PartSlot {
+            part,
+            runs_left: 0,
+            status: IoStatus::Ok,
+            mismatches: 0,
+            written: false,
+        }
+    }
+}
+
+/// What the worker knows of a region that it owns.
+#[derive(Debug, Default)]
+struct Owned {
+    /// Parts here and not replied to.
+    pending: u64,
+    /// Parts replied to since the region became ours.
+    finished: u64,
+    /// Copies of a write may be in the network until then: the region stays ours.
+    closed_until: Duration,
+}
+
+/// Hashes one integer by multiplication: rows and regions are not chosen by an enemy who could choose collisions worth
+/// more than he can do by asking for those rows.
+#[derive(Debug, Default)]
+struct IndexHasher(u64);
+
+impl Hasher for IndexHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(u64::from(*b));
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(32);
+    }
+}
+
+type IndexMap<V> = HashMap<u64, V, BuildHasherDefault<IndexHasher>>;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Worker {
+    id: WorkerId,
+    geometry: Geometry,
+    regions: Arc<Regions>,
+    slab: Arc<Slab>,
+    view: Arc<View>,
+    /// Longest run that the pages allow.
+    run_sectors_max: u32,
+    parts: Pool<PartSlot>,
+    runs: Pool<Run>,
+    ios: Ios,
+    pages: Pages,
+    /// Stripes with active runs or waiting parts, by row.
+    stripes: IndexMap<u32>,
+    stripe_pool: Pool<Stripe>,
+    /// Stripes whose waiting parts may now form runs.
+    touched: Vec<u64>,
+    /// Runs formed and not yet started.
+    fresh: Vec<u32>,
+    /// Runs that wait for a view.
+    held: Vec<u32>,
+    /// Runs that wait for pages, in order.
+    starved: VecDeque<u32>,
+    flushes: Flushes,
+    owned: IndexMap<Owned>,
+    /// Regions to be given up once their closed ranges are open again.
+    closed: Vec<(Duration, RegionIndex)>,
+    /// Runs active or held, and waiting parts, that write.
+    writes_pending: usize,
+    last_write: Duration,
+    /// `write_ok` of the view, until the worker has agreed to be quiet.
+    may_write: bool,
+    want_write_sent: bool,
+    view_done_due: bool,
+    chain: Vec<Io>,
+    counters: Counters,
+    now: Duration,
+}
+
+impl Worker {
+    /// A worker that owns nothing yet.
+    pub fn new(config: Config) -> Worker {
+        let members = config.geometry.members().len();
+        let rows = config.pages / members;
+        assert!(rows >= 1, "at least one page per member");
+        let chunk = u32::try_from(config.geometry.chunk().0).unwrap_or(u32::MAX);
+        let run_sectors_max = (rows as u32)
+            .saturating_mul(PAGE_SECTORS)
+            .min(RUN_SECTORS_MAX)
+            .min(chunk);
+        Worker {
+            id: config.id,
+            geometry: config.geometry,
+            regions: config.regions,
+            slab: Arc::clone(config.arena.slab()),
+            may_write: config.view.write_ok,
+            view: config.view,
+            run_sectors_max,
+            parts: Pool::default(),
+            runs: Pool::default(),
+            ios: Ios::default(),
+            pages: Pages::new(config.arena, config.pages),
+            stripes: IndexMap::default(),
+            stripe_pool: Pool::default(),
+            touched: Vec::new(),
+            fresh: Vec::new(),
+            held: Vec::new(),
+            starved: VecDeque::new(),
+            flushes: Flushes::default(),
+            owned: IndexMap::default(),
+            closed: Vec::new(),
+            writes_pending: 0,
+            last_write: Duration::ZERO,
+            want_write_sent: false,
+            view_done_due: true,
+            chain: Vec::new(),
+            counters: Counters::default(),
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Takes what has arrived and says what is to be done. The answer is when to call again though nothing arrives.
+    pub fn turn(
+        &mut self,
+        now: Duration,
+        inputs: &mut Inputs,
+        effects: &mut Effects,
+    ) -> Option<Duration> {
+        self.now = now;
+        for control in inputs.control.drain(..) {
+            self.control(control, effects);
+        }
+        for done in inputs.done.drain(..) {
+            self.member_done(done, effects);
+        }
+        for part in inputs.parts.drain(..) {
+            self.accept(part, effects);
+        }
+        // Forming can end runs at once (nothing to read, member absent), which lets further parts form: the list grows while it
+        // is walked, by at most one entry per run ended.
+        while let Some(stripe) = self.touched.pop() {
+            self.form(stripe, effects);
+        }
+        self.start_starved(effects);
+        while let Some(stripe) = self.touched.pop() {
+            self.form(stripe, effects);
+        }
+        self.start_flush();
+        self.report_view_done(effects);
+        self.ios.take_out(effects);
+        self.counters.member_requests = self.ios.requests;
+        self.counters.member_sectors = self.ios.request_sectors;
+        self.open_regions()
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Cache pages in use (md's `stripe_cache_active` is this over the member count).
+    pub fn pages_used(&self) -> usize {
+        self.pages.used()
+    }
+
+    /// Bytes of cache.
+    pub fn cache_bytes(&self) -> usize {
+        self.pages.used() * PAGE
+    }
+
+    /// Whether nothing is here: no part, no io, no region.
+    pub fn is_idle(&self) -> bool {
+        self.parts.is_empty() && self.ios.is_empty() && self.owned.is_empty()
+    }
+
+    /// Whether every part that came has been replied to.
+    pub fn is_drained(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn accept(&mut self, part: Part, effects: &mut Effects) {
+        let slot = PartSlot {
+            part,
+            ..PartSlot::default()
+        };
+        if part.op == PartOp::Flush {
+            let id = self.parts.put(slot);
+            self.flushes.waiting.push(id);
+            return;
+        }
+        assert!(
+            part.sectors > 0 && part.stripe.0 < self.geometry.stripes(),
+            "a part lies within the array"
+        );
+        assert!(
+            u64::from(part.from + part.sectors) <= self.geometry.chunk().0,
+            "a part lies within its chunk"
+        );
+        self.owned
+            .entry(u64::from(self.regions.of(part.stripe).0))
+            .or_default()
+            .pending += 1;
+        let id = self.parts.put(slot);
+        match part.op {
+            PartOp::Read => self.accept_read(id, effects),
+            PartOp::Write { .. } if self.view.read_only => {
+                self.parts[id].status = IoStatus::ReadOnly;
+                self.end_part(id, effects);
+            }
+            _ => self.enqueue(id),
+        }
+    }
+
+    /// A read goes to its member if that can be read, else to the stripe to be rebuilt.
+    fn accept_read(&mut self, id: u32, effects: &mut Effects) {
+        let part = self.parts[id].part;
+        let member = self.geometry.data_member(part.stripe, part.data);
+        let (readable, _, _) = self.standing(part.stripe, part.from, part.sectors);
+        if readable.contains(member) {
+            self.read_straight(id);
+        } else if self.view.abandon && !self.can_rebuild(readable) {
+            self.parts[id].status = IoStatus::Stopped;
+            self.end_part(id, effects);
+        } else {
+            self.enqueue(id);
+        }
+    }
+
+    fn read_straight(&mut self, id: u32) {
+        let part = self.parts[id].part;
+        let member = self.geometry.data_member(part.stripe, part.data);
+        let place = self.view.members[member.index()];
+        let lba = self.device_lba(place.data_offset, &part);
+        let (handle, sectors) = (place.handle, part.sectors);
+        let op = crate::member::MemberOp::Read;
+        let io = Io::new(Whose::PartRead(id), handle, op, lba, sectors);
+        self.ios.send(io, std::iter::once(part.piece));
+    }
+
+    fn device_lba(&self, data_offset: Sector, part: &Part) -> Sector {
+        self.geometry.member_sector(part.stripe) + Sectors(data_offset.0 + u64::from(part.from))
+    }
+
+    /// Whether all members but one can be read.
+    fn can_rebuild(&self, readable: MemberSet) -> bool {
+        readable.len() + 1 >= self.geometry.members().len()
+    }
+
+    /// The part has ended: a FUA write goes on to the flush, everything else is replied to.
+    fn end_part(&mut self, id: u32, effects: &mut Effects) {
+        let slot = &mut self.parts[id];
+        let fua = matches!(slot.part.op, PartOp::Write { fua: true });
+        if fua && slot.status.is_ok() && !slot.written {
+            slot.written = true;
+            self.flushes.waiting.push(id);
+            return;
+        }
+        self.reply(id, effects);
+    }
+
+    /// Sends the part's one reply and lets its region go if it was the last there.
+    fn reply(&mut self, id: u32, effects: &mut Effects) {
+        let slot = self.parts.take(id);
+        let PartSlot {
+            part,
+            status,
+            mismatches,
+            ..
+        } = slot;
+        effects.replies.push(PartReply {
+            client: part.client,
+            request: part.request,
+            status,
+            mismatches,
+        });
+        if part.op == PartOp::Flush {
+            return;
+        }
+        let region = self.regions.of(part.stripe);
+        let owned = self
+            .owned
+            .get_mut(&u64::from(region.0))
+            .expect("the part was counted when it came");
+        owned.pending -= 1;
+        owned.finished += 1;
+        if owned.pending == 0 {
+            self.let_go(region);
+        }
+    }
+
+    /// Gives an idle region up, unless copies of its writes may still be in the network.
+    fn let_go(&mut self, region: RegionIndex) {
+        let key = u64::from(region.0);
+        let owned = &self.owned[&key];
+        if owned.closed_until > self.now {
+            if !self.closed.iter().any(|(_, r)| *r == region) {
+                self.closed.push((owned.closed_until, region));
+            }
+        } else if self.regions.release(region, self.id, owned.finished) {
+            self.owned.remove(&key);
+        }
+    }
+
+    /// Gives up the regions whose closed ranges are open again; answers when the next ones are.
+    fn open_regions(&mut self) -> Option<Duration> {
+        let mut i = 0;
+        while i < self.closed.len() {
+            let (until, region) = self.closed[i];
+            if until > self.now {
+                i += 1;
+                continue;
+            }
+            self.closed.swap_remove(i);
+            if self
+                .owned
+                .get(&u64::from(region.0))
+                .is_some_and(|o| o.pending == 0)
+            {
+                self.let_go(region);
+            }
+        }
+        self.closed.iter().map(|(until, _)| *until).min()
+    }
+
+    /// Which members can be read, written, and are silent, for these sectors of a chunk row.
+    fn standing(&self, stripe: raid_core::units::StripeIndex, from: u32, sectors: u32) -> Standing {
+        let end = self.geometry.member_sector(stripe).0 + u64::from(from + sectors);
+        view::standing(&self.view, Sector(end))
+    }
+}
+
+/// Readable, writable, and silent members.
+type Standing = (MemberSet, MemberSet, MemberSet);
+
+#[cfg(test)]
+mod tests;

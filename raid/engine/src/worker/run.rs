@@ -1,0 +1,369 @@
+//! A run: alike rows of one chunk row that are planned, computed and sent together.
+//!
+//! A run covers sectors `from .. from + sectors` of the chunk on every member, so "a row" here may be as small as one sector:
+//! partial 4 KiB blocks need no special case. It locks that range of its stripe from forming to finish. Its blocks are kept in pages
+//! of the worker's stripe cache; new data stays in the caller's memory.
+//!
+//! Invariant: all pages that a run will need are taken before its first request leaves, so a started run always ends.
+
+use raid_core::plan::{ParityWork, Plan, SyncPlan};
+use raid_core::units::{MemberIndex, MemberSet, StripeIndex};
+
+use super::pages::Pages;
+use crate::message::SyncKind;
+use crate::slab::{PAGE_SECTORS, Piece, Slab};
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// New data for some members' blocks.
+    #[default]
+    Write,
+    /// Reads of a block that cannot be read itself.
+    Rebuild,
+    /// The array's sync.
+    Sync(SyncKind),
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for a view (suspended, not marked dirty, silent member) or for pages; nothing is outstanding.
+    #[default]
+    Held,
+    /// Old content is being read.
+    Reading,
+    /// New content is being written.
+    Writing,
+}
+
+/// What the planner said, for data or sync.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Planned {
+    /// A read or write.
+    Data(Plan),
+    /// A sync.
+    Sync(SyncPlan),
+}
+
+/// Some of the caller's memory: `piece` holds the run's sectors from `off` on, of this member's block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seg {
+    pub(super) member: MemberIndex,
+    pub(super) off: u32,
+    pub(super) piece: Piece,
+}
+
+const NO_BLOCK: u32 = u32::MAX;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    pub(super) stripe: StripeIndex,
+    pub(super) from: u32,
+    pub(super) sectors: u32,
+    pub(super) kind: Kind,
+    pub(super) phase: Phase,
+    pub(super) planned: Option<Planned>,
+    /// Members whose blocks are given (write) or wanted (rebuild).
+    pub(super) given: MemberSet,
+    /// The caller's memory, sorted by member and offset, covering each given block whole.
+    pub(super) segs: Vec<Seg>,
+    /// Parts that end with the run.
+    pub(super) parts: Vec<u32>,
+    /// Member requests out.
+    pub(super) outstanding: u32,
+    /// Blocks that gave a medium error: rebuilt and written again.
+    pub(super) bad: MemberSet,
+    /// Members not to be read in this run, because a read failed in another way.
+    pub(super) avoid: MemberSet,
+    /// Members whose write failed; the run waits for a view in which they are absent.
+    pub(super) blocked: MemberSet,
+    /// The reads did not all succeed: plan again.
+    pub(super) replan: bool,
+    /// Sectors whose parity did not match (sync).
+    pub(super) mismatches: u32,
+    /// First page of each member's block in `pages`, by member.
+    block_at: Vec<u32>,
+    pages: Vec<u32>,
+}
+
+impl Run {
+    /// Makes the slot a fresh run; vectors keep their room.
+    pub(super) fn reset(
+        &mut self,
+        stripe: StripeIndex,
+        from: u32,
+        sectors: u32,
+        kind: Kind,
+        members: usize,
+    ) {
+        assert!(sectors > 0, "a run covers something");
+        debug_assert!(self.pages.is_empty(), "the last user gave its pages back");
+        self.stripe = stripe;
+        self.from = from;
+        self.sectors = sectors;
+        self.kind = kind;
+        self.phase = Phase::Held;
+        self.planned = None;
+        self.given = MemberSet::EMPTY;
+        self.segs.clear();
+        self.parts.clear();
+        self.outstanding = 0;
+        self.bad = MemberSet::EMPTY;
+        self.avoid = MemberSet::EMPTY;
+        self.blocked = MemberSet::EMPTY;
+        self.replan = false;
+        self.mismatches = 0;
+        self.block_at.clear();
+        self.block_at.resize(members, NO_BLOCK);
+    }
+
+    /// End of the range, in sectors of the chunk.
+    pub(super) fn end(&self) -> u32 {
+        self.from + self.sectors
+    }
+
+    /// Whether the range shares a sector with `from .. end`.
+    pub(super) fn overlaps(&self, from: u32, end: u32) -> bool {
+        self.from < end && from < self.end()
+    }
+
+    /// Whether the run sends writes.
+    pub(super) fn writes(&self) -> bool {
+        match self.kind {
+            Kind::Write => true,
+            Kind::Rebuild => !self.bad.is_empty(),
+            Kind::Sync(kind) => kind != SyncKind::Check,
+        }
+    }
+
+    fn pages_per_block(&self) -> u32 {
+        self.sectors.div_ceil(PAGE_SECTORS)
+    }
+
+    /// Takes pages for these members' blocks; all or nothing.
+    pub(super) fn take_pages(&mut self, members: MemberSet, pool: &mut Pages) -> bool {
+        debug_assert!(self.pages.is_empty());
+        let each = self.pages_per_block();
+        if !pool.has(each as usize * members.len()) {
+            return false;
+        }
+        for member in members {
+            self.block_at[member.index()] = self.pages.len() as u32;
+            for _ in 0..each {
+                self.pages.push(pool.take());
+            }
+        }
+        true
+    }
+
+    /// Gives all pages back.
+    pub(super) fn give_pages(&mut self, pool: &mut Pages) {
+        for page in self.pages.drain(..) {
+            pool.give(page);
+        }
+        self.block_at.fill(NO_BLOCK);
+    }
+
+    /// The pieces of a member's block in the cache, in order.
+    pub(super) fn block<'a>(
+        &'a self,
+        member: MemberIndex,
+        pool: &'a Pages,
+    ) -> impl Iterator<Item = Piece> + 'a {
+        (0..self.sectors)
+            .step_by(PAGE_SECTORS as usize)
+            .map(move |off| self.in_block(member, off, pool))
+    }
+
+    /// The cache page (or its last part) that holds the block's sectors from `off` to the page's end.
+    fn in_block(&self, member: MemberIndex, off: u32, pool: &Pages) -> Piece {
+        let first = self.block_at[member.index()];
+        assert!(first != NO_BLOCK, "the plan gave this member a block");
+        let page = pool.piece(self.pages[(first + off / PAGE_SECTORS) as usize]);
+        let within = off % PAGE_SECTORS;
+        page.sub(within, (PAGE_SECTORS - within).min(self.sectors - off))
+    }
+
+    /// The caller's memory for a member's block, in order.
+    pub(super) fn given_pieces(&self, member: MemberIndex) -> impl Iterator<Item = Piece> + '_ {
+        self.segs
+            .iter()
+            .filter(move |s| s.member == member)
+            .map(|s| s.piece)
+    }
+
+    /// The caller's memory that holds sector `off` of the member's block, to the end of its segment.
+    fn in_given(&self, member: MemberIndex, off: u32) -> Piece {
+        let covers =
+            |s: &&Seg| s.member == member && s.off <= off && off < s.off + s.piece.sectors();
+        let seg = self
+            .segs
+            .iter()
+            .find(covers)
+            .expect("a given block is covered whole");
+        let within = off - seg.off;
+        seg.piece.sub(within, seg.piece.sectors() - within)
+    }
+
+    /// What is computed once the reads are in: the rebuilt block, then parity; a rebuild for a reader lands in its memory.
+    /// For sync, answers whether the planned write is to be sent.
+    pub(super) fn compute(
+        &mut self,
+        all: MemberSet,
+        parity: MemberIndex,
+        pool: &Pages,
+        slab: &Slab,
+    ) -> bool {
+        match self.planned.expect("computed after planning") {
+            Planned::Data(plan) => {
+                if let Some(member) = plan.rebuild {
+                    self.rebuild(member, all, pool, slab);
+                }
+                if self.kind == Kind::Rebuild {
+                    self.hand_over(pool, slab);
+                }
+                match plan.parity {
+                    ParityWork::None => {}
+                    ParityWork::Rmw => self.parity_rmw(parity, pool, slab),
+                    ParityWork::Rcw => self.parity_rcw(all.without(parity), parity, pool, slab),
+                }
+                true
+            }
+            Planned::Sync(plan) => {
+                if let Some(member) = plan.rebuild {
+                    self.rebuild(member, all, pool, slab);
+                    return true;
+                }
+                plan.compare && !self.parity_matches(all.without(parity), parity, pool, slab)
+            }
+        }
+    }
+
+    /// Copies the wanted blocks to the readers' memory.
+    fn hand_over(&self, pool: &Pages, slab: &Slab) {
+        for seg in &self.segs {
+            let mut off = 0;
+            while off < seg.piece.sectors() {
+                let from = self.in_block(seg.member, seg.off + off, pool);
+                let sectors = from.sectors().min(seg.piece.sectors() - off);
+                slab.copy(from.sub(0, sectors), seg.piece.sub(off, sectors));
+                off += sectors;
+            }
+        }
+    }
+
+    /// The member's block becomes the XOR of all other blocks' present content.
+    fn rebuild(&self, member: MemberIndex, all: MemberSet, pool: &Pages, slab: &Slab) {
+        for off in (0..self.sectors).step_by(PAGE_SECTORS as usize) {
+            let mut sources = Sources::new();
+            for other in all.without(member) {
+                sources.push(self.in_block(other, off, pool));
+            }
+            slab.xor_into(self.in_block(member, off, pool), sources.all());
+        }
+    }
+
+    /// Parity ^= old ^ new of each given block.
+    fn parity_rmw(&self, parity: MemberIndex, pool: &Pages, slab: &Slab) {
+        let mut off = 0;
+        while off < self.sectors {
+            let mut to = self.in_block(parity, off, pool);
+            let mut sources = Sources::new();
+            for member in self.given {
+                sources.push(self.in_block(member, off, pool));
+                sources.push(self.in_given(member, off));
+            }
+            let sectors = sources.trim(to.sectors());
+            to = to.sub(0, sectors);
+            slab.xor_acc(to, sources.all());
+            off += sectors;
+        }
+    }
+
+    /// Parity becomes the XOR of all data blocks, with new content where given.
+    fn parity_rcw(&self, data: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) {
+        let mut off = 0;
+        while off < self.sectors {
+            let to = self.in_block(parity, off, pool);
+            let mut sources = Sources::new();
+            for member in data {
+                if self.given.contains(member) {
+                    sources.push(self.in_given(member, off));
+                } else {
+                    sources.push(self.in_block(member, off, pool));
+                }
+            }
+            let sectors = sources.trim(to.sectors());
+            slab.xor_into(to.sub(0, sectors), sources.all());
+            off += sectors;
+        }
+    }
+
+    /// Compares parity with the XOR of all data page by page, puts the right parity in its place, and counts what differed.
+    fn parity_matches(
+        &mut self,
+        data: MemberSet,
+        parity: MemberIndex,
+        pool: &Pages,
+        slab: &Slab,
+    ) -> bool {
+        let mut mismatches = 0;
+        for off in (0..self.sectors).step_by(PAGE_SECTORS as usize) {
+            let is = self.in_block(parity, off, pool);
+            // The first data block's page is no longer needed once its row is summed: it takes the sum.
+            let mut sources = Sources::new();
+            for member in data {
+                sources.push(self.in_block(member, off, pool));
+            }
+            let (sum, others) = sources
+                .all()
+                .split_first()
+                .expect("an array has data members");
+            slab.xor_acc(*sum, others);
+            if !slab.equal(*sum, is) {
+                mismatches += is.sectors();
+                slab.copy(*sum, is);
+            }
+        }
+        self.mismatches = mismatches;
+        mismatches == 0
+    }
+}
+
+/// Sources of one XOR, on the stack.
+struct Sources {
+    pieces: [Piece; 2 * raid_core::units::MEMBERS_MAX],
+    len: usize,
+    shortest: u32,
+}
+
+impl Sources {
+    fn new() -> Sources {
+        Sources {
+            pieces: [Piece::NONE; 2 * raid_core::units::MEMBERS_MAX],
+            len: 0,
+            shortest: u32::MAX,
+        }
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.pieces[self.len] = piece;
+        self.len += 1;
+        self.shortest = self.shortest.min(piece.sectors());
+    }
+
+    /// Cuts all to the shortest, at most `limit`, and tells that length.
+    fn trim(&mut self, limit: u32) -> u32 {
+        let sectors = self.shortest.min(limit);
+        for piece in &mut self.pieces[..self.len] {
+            *piece = piece.sub(0, sectors);
+        }
+        sectors
+    }
+
+    fn all(&self) -> &[Piece] {
+        &self.pieces[..self.len]
+    }
+}
