@@ -1,1 +1,17 @@
-//! Placeholder.
+//! AoE on real links: packet sockets, in-process Ethernet, fault injection, the initiator's driver and the shelf server.
+//!
+//! This is the shell around the state machines of `aoe-proto`: it alone reads clocks, opens sockets and starts threads.
+//!
+//! - [`link`] moves raw frames in batches.
+//! - [`wake`] waits for links, and wakes a thread that waits.
+
+#![deny(unsafe_code)]
+
+pub mod link;
+pub mod wake;
+
+use core::time::Duration;
+
+/// How often the state of a link (down, MTU, another interface of the same name) is looked at. What happened in between is noticed
+/// by the frames that are lost.
+pub const LINK_CHECK: Duration = Duration::from_millis(100);

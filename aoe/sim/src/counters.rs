@@ -58,13 +58,7 @@ pub struct Counters {
 impl Counters {
     /// All frames that were not delivered.
     pub fn dropped(&self) -> u64 {
-        self.lost
-            + self.corrupt
-            + self.queue_full
-            + self.link_down
-            + self.partition
-            + self.too_big
-            + self.no_port
+        self.lost + self.corrupt + self.queue_full + self.link_down + self.partition + self.too_big + self.no_port
     }
 
     /// Whether every frame is accounted for, `under_way` of them being still in the network. True of the totals at any time.

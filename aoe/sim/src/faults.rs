@@ -29,10 +29,7 @@ pub struct Span {
 
 impl Span {
     /// No time at all.
-    pub const ZERO: Span = Span {
-        min: Duration::ZERO,
-        max: Duration::ZERO,
-    };
+    pub const ZERO: Span = Span { min: Duration::ZERO, max: Duration::ZERO };
 
     /// From `min` to `max`.
     pub const fn new(min: Duration, max: Duration) -> Span {
@@ -41,18 +38,12 @@ impl Span {
 
     /// Whole milliseconds from `min` to `max`.
     pub const fn millis(min: u64, max: u64) -> Span {
-        Span {
-            min: Duration::from_millis(min),
-            max: Duration::from_millis(max),
-        }
+        Span { min: Duration::from_millis(min), max: Duration::from_millis(max) }
     }
 
     /// Whole microseconds from `min` to `max`.
     pub const fn micros(min: u64, max: u64) -> Span {
-        Span {
-            min: Duration::from_micros(min),
-            max: Duration::from_micros(max),
-        }
+        Span { min: Duration::from_micros(min), max: Duration::from_micros(max) }
     }
 }
 

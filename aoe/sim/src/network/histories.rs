@@ -4,54 +4,32 @@ use super::tests::{A, BROADCAST, frame, mac, network};
 use super::{Counters, Direction, Faults, PortConfig, PortId, Rng};
 use crate::faults::{Ppm, Span};
 use core::time::Duration;
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
-    Send {
-        from: usize,
-        to: u8,
-        len: usize,
-    },
-    Wait {
-        micros: u64,
-    },
-    Link {
-        port: usize,
-        up: bool,
-    },
-    Switch {
-        up: bool,
-    },
-    Faults {
-        port: usize,
-        faults: Faults,
-    },
-    Block {
-        from: usize,
-        to: usize,
-        blocked: bool,
-    },
+    Send { from: usize, to: u8, len: usize },
+    Wait { micros: u64 },
+    Link { port: usize, up: bool },
+    Switch { up: bool },
+    Faults { port: usize, faults: Faults },
+    Block { from: usize, to: usize, blocked: bool },
 }
 
 fn faults() -> impl Strategy<Value = Faults> {
     let ppm = || prop_oneof![Just(Ppm::ZERO), (0u32..500_000).prop_map(Ppm)];
     let span = || (0u64..2000, 0u64..2000).prop_map(|(a, b)| Span::micros(a.min(b), a.max(b)));
     (ppm(), ppm(), ppm(), ppm(), ppm(), span(), span(), span()).prop_map(
-        |(loss, corrupt, garble, duplicate, reorder, duplicate_delay, reorder_delay, jitter)| {
-            Faults {
-                loss,
-                corrupt,
-                garble,
-                duplicate,
-                duplicate_delay,
-                reorder,
-                reorder_delay,
-                jitter,
-            }
+        |(loss, corrupt, garble, duplicate, reorder, duplicate_delay, reorder_delay, jitter)| Faults {
+            loss,
+            corrupt,
+            garble,
+            duplicate,
+            duplicate_delay,
+            reorder,
+            reorder_delay,
+            jitter,
         },
     )
 }
@@ -69,12 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Plays `steps`; everything that arrived with its instant, and the totals.
 fn play(seed: u64, steps: &[Step]) -> (Vec<(Duration, PortId, Vec<u8>)>, Counters) {
-    let config = PortConfig {
-        mtu: 1500,
-        queue_bytes: 20_000,
-        rate_bps: 1_000_000_000,
-        ..PortConfig::new(A)
-    };
+    let config = PortConfig { mtu: 1500, queue_bytes: 20_000, rate_bps: 1_000_000_000, ..PortConfig::new(A) };
     let (mut network, ports) = network(seed, 4, config);
     let mut now = Duration::ZERO;
     let mut arrived = Vec::new();
@@ -83,11 +56,7 @@ fn play(seed: u64, steps: &[Step]) -> (Vec<(Duration, PortId, Vec<u8>)>, Counter
         match *step {
             Step::Send { from, to, len } => {
                 let to = if to == 6 { BROADCAST } else { mac(to) };
-                network.send(
-                    now,
-                    ports[from],
-                    &frame(to, mac(from as u8 + 1), len, i as u64),
-                );
+                network.send(now, ports[from], &frame(to, mac(from as u8 + 1), len, i as u64));
             }
             Step::Wait { micros } => now += Duration::from_micros(micros),
             Step::Link { port, up } => network.set_link(now, ports[port], up),
@@ -96,18 +65,12 @@ fn play(seed: u64, steps: &[Step]) -> (Vec<(Duration, PortId, Vec<u8>)>, Counter
                 *network.faults(ports[port], Direction::ToSwitch) = faults;
                 *network.faults(ports[port], Direction::FromSwitch) = faults;
             }
-            Step::Block { from, to, blocked } => {
-                network.set_blocked(ports[from], ports[to], blocked)
-            }
+            Step::Block { from, to, blocked } => network.set_blocked(ports[from], ports[to], blocked),
         }
         while let Some((port, frame)) = network.poll(now) {
             arrived.push((now, port, frame));
         }
-        assert!(
-            network.totals().accounted(network.under_way()),
-            "{:?}",
-            network.totals()
-        );
+        assert!(network.totals().accounted(network.under_way()), "{:?}", network.totals());
         assert!(network.next_event().is_none_or(|at| at > now && at >= last));
         last = now;
     }
@@ -116,32 +79,18 @@ fn play(seed: u64, steps: &[Step]) -> (Vec<(Duration, PortId, Vec<u8>)>, Counter
             arrived.push((at, port, frame));
         }
     }
-    let per_port =
-        ports
-            .iter()
-            .map(|&p| network.counters(p))
-            .fold(Counters::default(), |mut sum, c| {
-                sum.sent += c.sent;
-                sum.copied += c.copied;
-                sum.delivered += c.delivered;
-                sum.lost += c.dropped();
-                sum
-            });
+    let per_port = ports.iter().map(|&p| network.counters(p)).fold(Counters::default(), |mut sum, c| {
+        sum.sent += c.sent;
+        sum.copied += c.copied;
+        sum.delivered += c.delivered;
+        sum.lost += c.dropped();
+        sum
+    });
     let totals = network.totals();
     assert!(totals.accounted(0), "{totals:?}");
     assert_eq!(
-        (
-            per_port.sent,
-            per_port.copied,
-            per_port.delivered,
-            per_port.lost
-        ),
-        (
-            totals.sent,
-            totals.copied,
-            totals.delivered,
-            totals.dropped()
-        )
+        (per_port.sent, per_port.copied, per_port.delivered, per_port.lost),
+        (totals.sent, totals.copied, totals.delivered, totals.dropped())
     );
     (arrived, totals)
 }

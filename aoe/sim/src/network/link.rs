@@ -95,11 +95,8 @@ impl Link {
         if self.rng.chance(faults.corrupt) {
             return Err(Loss::Corrupt);
         }
-        let garbled_bit = if self.rng.chance(faults.garble) && len > 0 {
-            Some(self.rng.below(len as u64 * 8))
-        } else {
-            None
-        };
+        let garbled_bit =
+            if self.rng.chance(faults.garble) && len > 0 { Some(self.rng.below(len as u64 * 8)) } else { None };
         let duplicate = self.rng.chance(faults.duplicate);
         let reordered = self.rng.chance(faults.reorder);
         let mut arrives = leaves + self.delay + self.rng.within(faults.jitter);
@@ -107,12 +104,7 @@ impl Link {
             arrives += self.rng.within(faults.reorder_delay);
         }
         let copy_arrives = duplicate.then(|| arrives + self.rng.within(faults.duplicate_delay));
-        Ok(Passage {
-            arrives,
-            reordered,
-            garbled_bit,
-            copy_arrives,
-        })
+        Ok(Passage { arrives, reordered, garbled_bit, copy_arrives })
     }
 
     fn serialisation(&self, wire_bytes: u64) -> Duration {

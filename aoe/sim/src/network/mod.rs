@@ -66,13 +66,7 @@ pub struct PortConfig {
 impl PortConfig {
     /// A 10 Gbit/s port with jumbo frames: MTU 9000, 1 MiB queues, 5 microseconds each way.
     pub const fn new(mac: MacId) -> Self {
-        PortConfig {
-            mac,
-            mtu: 9000,
-            rate_bps: 10_000_000_000,
-            queue_bytes: 1 << 20,
-            delay: Duration::from_micros(5),
-        }
+        PortConfig { mac, mtu: 9000, rate_bps: 10_000_000_000, queue_bytes: 1 << 20, delay: Duration::from_micros(5) }
     }
 }
 
@@ -183,20 +177,10 @@ impl Network {
         assert!(host.0 < self.hosts, "no such host");
         assert!(config.mac[0] & 1 == 0, "a port can't have a group address");
         let id = PortId(self.ports.len());
-        assert!(
-            self.by_mac.insert(config.mac, id).is_none(),
-            "address in use"
-        );
+        assert!(self.by_mac.insert(config.mac, id).is_none(), "address in use");
         // A stream of its own for each direction: more traffic on one port does not change another's faults.
         let mut seeds = Rng::new(self.seed ^ (id.0 as u64 + 1).wrapping_mul(0xA24B_AED4_963E_E407));
-        let mut link = || {
-            Link::new(
-                config.rate_bps,
-                config.queue_bytes,
-                config.delay,
-                Rng::new(seeds.next_u64()),
-            )
-        };
+        let mut link = || Link::new(config.rate_bps, config.queue_bytes, config.delay, Rng::new(seeds.next_u64()));
         let (to_switch, from_switch) = (link(), link());
         self.ports.push(Port {
             host,
@@ -245,13 +229,7 @@ impl Network {
     }
 
     /// Changes rate and queue of one direction of a link for frames that enter it from now on.
-    pub fn set_rate(
-        &mut self,
-        port: PortId,
-        direction: Direction,
-        rate_bps: u64,
-        queue_bytes: u64,
-    ) {
+    pub fn set_rate(&mut self, port: PortId, direction: Direction, rate_bps: u64, queue_bytes: u64) {
         let link = self.link(port, direction);
         link.rate_bps = rate_bps;
         link.queue_bytes = queue_bytes;
@@ -378,11 +356,7 @@ impl Network {
 
     /// Moves every frame as far as it has come by `now`.
     fn advance(&mut self, now: Duration) {
-        assert!(
-            now >= self.now,
-            "time went back from {:?} to {now:?}",
-            self.now
-        );
+        assert!(now >= self.now, "time went back from {:?} to {now:?}", self.now);
         self.now = now;
         while let Some(Reverse(head)) = self.under_way.peek()
             && head.at <= now
@@ -418,11 +392,7 @@ impl Network {
         if self.ports.len() < 2 {
             return self.lose(from, Loss::NoPort, frame);
         }
-        let last = if from.0 + 1 == self.ports.len() {
-            self.ports.len() - 2
-        } else {
-            self.ports.len() - 1
-        };
+        let last = if from.0 + 1 == self.ports.len() { self.ports.len() - 2 } else { self.ports.len() - 1 };
         for to in (0..last).map(PortId).filter(|&to| to != from) {
             let copy = self.copy(from, &frame);
             self.forward_to(at, from, to, copy);
@@ -437,14 +407,7 @@ impl Network {
         self.enter_link(at, to, Direction::FromSwitch, from, frame);
     }
 
-    fn enter_link(
-        &mut self,
-        at: Duration,
-        port: PortId,
-        direction: Direction,
-        from: PortId,
-        mut frame: Vec<u8>,
-    ) {
+    fn enter_link(&mut self, at: Duration, port: PortId, direction: Direction, from: PortId, mut frame: Vec<u8>) {
         let owner = &self.ports[port.0];
         if !owner.up || !self.switch.up {
             return self.lose(from, Loss::LinkDown, frame);
@@ -452,15 +415,11 @@ impl Network {
         if frame.len() > owner.mtu + ETHERNET_HEADER {
             return self.lose(from, Loss::TooBig, frame);
         }
-        let Passage {
-            arrives,
-            reordered,
-            garbled_bit,
-            copy_arrives,
-        } = match self.link(port, direction).enter(at, frame.len()) {
-            Ok(passage) => passage,
-            Err(loss) => return self.lose(from, loss, frame),
-        };
+        let Passage { arrives, reordered, garbled_bit, copy_arrives } =
+            match self.link(port, direction).enter(at, frame.len()) {
+                Ok(passage) => passage,
+                Err(loss) => return self.lose(from, loss, frame),
+            };
         if let Some(bit) = garbled_bit {
             frame[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
@@ -479,26 +438,11 @@ impl Network {
         }
     }
 
-    fn put_under_way(
-        &mut self,
-        at: Duration,
-        stage: Stage,
-        link: PortId,
-        from: PortId,
-        frame: Vec<u8>,
-    ) {
+    fn put_under_way(&mut self, at: Duration, stage: Stage, link: PortId, from: PortId, frame: Vec<u8>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let (link_epoch, switch_epoch) = (self.ports[link.0].epoch, self.switch.epoch);
-        let entry = UnderWay {
-            at,
-            sequence,
-            stage,
-            from,
-            link_epoch,
-            switch_epoch,
-            frame,
-        };
+        let entry = UnderWay { at, sequence, stage, from, link_epoch, switch_epoch, frame };
         self.under_way.push(Reverse(entry));
     }
 
