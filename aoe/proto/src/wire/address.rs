@@ -40,9 +40,7 @@ pub enum AddressParseError {
     #[error("a MAC address is six pairs of hexadecimal digits, as in 02:00:00:00:00:01")]
     Mac,
     /// Not `e<shelf>.<slot>` with a shelf up to 65534 and a slot up to 254.
-    #[error(
-        "an AoE address is e<shelf>.<slot> with a shelf of 0 to 65534 and a slot of 0 to 254, as in e7.0"
-    )]
+    #[error("an AoE address is e<shelf>.<slot> with a shelf of 0 to 65534 and a slot of 0 to 254, as in e7.0")]
     Address,
 }
 
@@ -108,17 +106,11 @@ pub struct Address {
 
 impl Address {
     /// Every device: what discovery asks for.
-    pub const ALL: Address = Address {
-        shelf: Shelf::ALL,
-        slot: Slot::ALL,
-    };
+    pub const ALL: Address = Address { shelf: Shelf::ALL, slot: Slot::ALL };
 
     /// The device `e<shelf>.<slot>`.
     pub const fn new(shelf: u16, slot: u8) -> Address {
-        Address {
-            shelf: Shelf(shelf),
-            slot: Slot(slot),
-        }
+        Address { shelf: Shelf(shelf), slot: Slot(slot) }
     }
 
     /// Whether the shelf or the slot is a wildcard. No device may have such an address.
@@ -128,8 +120,7 @@ impl Address {
 
     /// Whether a message sent to `self`, wildcards allowed, is meant for the device `other`.
     pub fn covers(self, other: Address) -> bool {
-        (self.shelf == Shelf::ALL || self.shelf == other.shelf)
-            && (self.slot == Slot::ALL || self.slot == other.slot)
+        (self.shelf == Shelf::ALL || self.shelf == other.shelf) && (self.slot == Slot::ALL || self.slot == other.slot)
     }
 }
 

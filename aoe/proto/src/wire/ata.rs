@@ -123,14 +123,7 @@ impl LbaBytes {
     pub fn lba28(lba: Lba) -> LbaBytes {
         debug_assert!(lba.0 < super::LBA28_END, "the LBA has 28 bits");
         let bytes = lba.0.to_le_bytes();
-        LbaBytes([
-            bytes[0],
-            bytes[1],
-            bytes[2],
-            bytes[3] & 0x0F | LbaBytes::HEAD_LBA,
-            0,
-            0,
-        ])
+        LbaBytes([bytes[0], bytes[1], bytes[2], bytes[3] & 0x0F | LbaBytes::HEAD_LBA, 0, 0])
     }
 
     /// The bytes of a 28-bit command without an address.
@@ -174,13 +167,7 @@ impl AtaRequest {
             true => (Opcode::READ_SECTORS_EXT, LbaBytes::lba48(lba)),
             false => (Opcode::READ_SECTORS, LbaBytes::lba28(lba)),
         };
-        AtaRequest {
-            flags: AFlags::extended_if(lba48),
-            feature: 0,
-            sectors,
-            opcode,
-            lba,
-        }
+        AtaRequest { flags: AFlags::extended_if(lba48), feature: 0, sectors, opcode, lba }
     }
 
     /// WRITE SECTORS (EXT). The data follow in the frame.
@@ -189,34 +176,18 @@ impl AtaRequest {
             true => (Opcode::WRITE_SECTORS_EXT, LbaBytes::lba48(lba)),
             false => (Opcode::WRITE_SECTORS, LbaBytes::lba28(lba)),
         };
-        AtaRequest {
-            flags: AFlags::extended_if(lba48).with(AFlags::WRITE),
-            feature: 0,
-            sectors,
-            opcode,
-            lba,
-        }
+        AtaRequest { flags: AFlags::extended_if(lba48).with(AFlags::WRITE), feature: 0, sectors, opcode, lba }
     }
 
     /// WRITE DMA FUA EXT. The data follow in the frame. There is no 28-bit form.
     pub fn write_fua(lba: Lba, sectors: u8) -> AtaRequest {
-        AtaRequest {
-            opcode: Opcode::WRITE_DMA_FUA_EXT,
-            ..AtaRequest::write(lba, sectors, true)
-        }
+        AtaRequest { opcode: Opcode::WRITE_DMA_FUA_EXT, ..AtaRequest::write(lba, sectors, true) }
     }
 
     /// READ VERIFY SECTORS (EXT).
     pub fn verify(lba: Lba, sectors: u8, lba48: bool) -> AtaRequest {
-        let opcode = if lba48 {
-            Opcode::READ_VERIFY_EXT
-        } else {
-            Opcode::READ_VERIFY
-        };
-        AtaRequest {
-            opcode,
-            ..AtaRequest::read(lba, sectors, lba48)
-        }
+        let opcode = if lba48 { Opcode::READ_VERIFY_EXT } else { Opcode::READ_VERIFY };
+        AtaRequest { opcode, ..AtaRequest::read(lba, sectors, lba48) }
     }
 
     /// FLUSH CACHE (EXT).
@@ -225,13 +196,7 @@ impl AtaRequest {
             true => (Opcode::FLUSH_CACHE_EXT, LbaBytes::default()),
             false => (Opcode::FLUSH_CACHE, LbaBytes::no_address()),
         };
-        AtaRequest {
-            flags: AFlags::extended_if(lba48),
-            feature: 0,
-            sectors: 0,
-            opcode,
-            lba,
-        }
+        AtaRequest { flags: AFlags::extended_if(lba48), feature: 0, sectors: 0, opcode, lba }
     }
 
     /// IDENTIFY DEVICE.
@@ -291,12 +256,7 @@ impl AtaRequest {
 
     /// Writes header and registers; returns 36, where the data start.
     pub fn emit(&self, header: &Header, buf: &mut [u8]) -> usize {
-        emit_registers(
-            header,
-            buf,
-            [self.flags.0, self.feature, self.sectors, self.opcode.0],
-            self.lba,
-        )
+        emit_registers(header, buf, [self.flags.0, self.feature, self.sectors, self.opcode.0], self.lba)
     }
 }
 
@@ -331,12 +291,7 @@ impl AtaReply {
 
     /// Writes header and registers; returns 36, where the data start.
     pub fn emit(&self, header: &Header, buf: &mut [u8]) -> usize {
-        emit_registers(
-            header,
-            buf,
-            [self.flags.0, self.error.0, self.sectors, self.status.0],
-            self.lba,
-        )
+        emit_registers(header, buf, [self.flags.0, self.error.0, self.sectors, self.status.0], self.lba)
     }
 
     /// The boot number that our shelf puts into the LBA bytes of a flush reply. Meaningless from other targets.
@@ -356,8 +311,7 @@ impl AtaReply {
 const REGISTERS: usize = ATA_HEADER - AOE_HEADER;
 
 fn split_registers(arg: &[u8]) -> Result<(&[u8; REGISTERS], &[u8]), ParseError> {
-    arg.split_first_chunk::<REGISTERS>()
-        .ok_or(ParseError::Short)
+    arg.split_first_chunk::<REGISTERS>().ok_or(ParseError::Short)
 }
 
 fn emit_registers(header: &Header, buf: &mut [u8], first: [u8; 4], lba: LbaBytes) -> usize {

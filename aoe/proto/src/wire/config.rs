@@ -1,9 +1,6 @@
 //! Command 1: query config information, which is also how targets are discovered and announce themselves.
 
-use super::{
-    AOE_HEADER, CONFIG_HEADER, CONFIG_STRING_MAX, Header, ParseError, SECTORS_DEFAULT, VERSION,
-    be16,
-};
+use super::{AOE_HEADER, CONFIG_HEADER, CONFIG_STRING_MAX, Header, ParseError, SECTORS_DEFAULT, VERSION, be16};
 
 /// What a config message asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,41 +39,17 @@ pub struct ConfigInfo<'a> {
 impl<'a> ConfigInfo<'a> {
     /// A request.
     pub fn request(ccmd: CCmd, string: &'a [u8]) -> ConfigInfo<'a> {
-        ConfigInfo {
-            buffer_count: 0,
-            firmware: 0,
-            sectors: 0,
-            version: 0,
-            ccmd,
-            string,
-        }
+        ConfigInfo { buffer_count: 0, firmware: 0, sectors: 0, version: 0, ccmd, string }
     }
 
     /// A reply by a target that speaks our version.
-    pub fn reply(
-        buffer_count: u16,
-        firmware: u16,
-        sectors: u8,
-        ccmd: CCmd,
-        string: &'a [u8],
-    ) -> ConfigInfo<'a> {
-        ConfigInfo {
-            buffer_count,
-            firmware,
-            sectors,
-            version: VERSION,
-            ccmd,
-            string,
-        }
+    pub fn reply(buffer_count: u16, firmware: u16, sectors: u8, ccmd: CCmd, string: &'a [u8]) -> ConfigInfo<'a> {
+        ConfigInfo { buffer_count, firmware, sectors, version: VERSION, ccmd, string }
     }
 
     /// Most sectors in one ATA message, with the meaning of 0 applied.
     pub fn sectors_max(&self) -> u8 {
-        if self.sectors == 0 {
-            SECTORS_DEFAULT
-        } else {
-            self.sectors
-        }
+        if self.sectors == 0 { SECTORS_DEFAULT } else { self.sectors }
     }
 
     /// The message; surplus bytes are padding.
@@ -101,10 +74,7 @@ impl<'a> ConfigInfo<'a> {
 
     /// Writes the whole message and returns its length, unpadded.
     pub fn emit(&self, header: &Header, buf: &mut [u8]) -> usize {
-        assert!(
-            self.string.len() <= CONFIG_STRING_MAX,
-            "a config string has at most 1024 bytes"
-        );
+        assert!(self.string.len() <= CONFIG_STRING_MAX, "a config string has at most 1024 bytes");
         header.emit(buf);
         buf[24..26].copy_from_slice(&self.buffer_count.to_be_bytes());
         buf[26..28].copy_from_slice(&self.firmware.to_be_bytes());

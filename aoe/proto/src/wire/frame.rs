@@ -38,10 +38,7 @@ impl<'a> Frame<'a> {
         let (header, arg) = Header::parse(frame)?;
         header.check_version()?;
         if header.response && header.error.is_some() {
-            return Ok(Frame {
-                header,
-                body: Body::Error,
-            });
+            return Ok(Frame { header, body: Body::Error });
         }
         let body = match header.command {
             Command::ATA if header.response => {

@@ -112,36 +112,13 @@ pub struct Header {
 
 impl Header {
     /// The header of a request.
-    pub fn request(
-        dst: MacAddr,
-        src: MacAddr,
-        address: Address,
-        command: Command,
-        tag: Tag,
-    ) -> Header {
-        Header {
-            dst,
-            src,
-            version: VERSION,
-            response: false,
-            error: None,
-            address,
-            command,
-            tag,
-        }
+    pub fn request(dst: MacAddr, src: MacAddr, address: Address, command: Command, tag: Tag) -> Header {
+        Header { dst, src, version: VERSION, response: false, error: None, address, command, tag }
     }
 
     /// The header of the reply to `self` by the device `address` at the port `src`.
     pub fn reply(&self, src: MacAddr, address: Address, error: Option<AoeError>) -> Header {
-        Header {
-            dst: self.src,
-            src,
-            version: VERSION,
-            response: true,
-            error,
-            address,
-            ..*self
-        }
+        Header { dst: self.src, src, version: VERSION, response: true, error, address, ..*self }
     }
 
     /// The header, and what follows it.
@@ -161,10 +138,7 @@ impl Header {
             version: flags >> 4,
             response: flags & FLAG_RESPONSE != 0,
             error: (flags & FLAG_ERROR != 0).then_some(AoeError(head[15])),
-            address: Address {
-                shelf: Shelf(be16(head, 16)),
-                slot: Slot(head[18]),
-            },
+            address: Address { shelf: Shelf(be16(head, 16)), slot: Slot(head[18]) },
             command: Command(head[19]),
             tag: Tag(u32::from_be_bytes([head[20], head[21], head[22], head[23]])),
         };

@@ -80,11 +80,7 @@ impl<const N: usize> AtaString<N> {
     pub fn new(text: &str) -> AtaString<N> {
         let mut bytes = [b' '; N];
         for (byte, c) in bytes.iter_mut().zip(text.bytes()) {
-            *byte = if c == b' ' || c.is_ascii_graphic() {
-                c
-            } else {
-                b'?'
-            };
+            *byte = if c == b' ' || c.is_ascii_graphic() { c } else { b'?' };
         }
         AtaString(bytes)
     }
@@ -155,6 +151,8 @@ pub struct Identify {
     pub flush_ext: bool,
     /// A volatile write cache is enabled.
     pub write_cache: bool,
+    /// There is a volatile write cache, enabled or not.
+    pub write_cache_supported: bool,
     /// FUA writes work.
     pub fua: bool,
     /// TRIM works.
@@ -189,6 +187,7 @@ impl Identify {
             flush: true,
             flush_ext: true,
             write_cache: false,
+            write_cache_supported: false,
             fua: false,
             trim: false,
             trim_zeroes: false,
@@ -258,15 +257,12 @@ impl Identify {
             flush: either(83, FLUSH),
             flush_ext: either(83, FLUSH_EXT),
             write_cache: words[word::ENABLED] & WRITE_CACHE != 0,
+            write_cache_supported: words[word::SUPPORTED] & WRITE_CACHE != 0,
             fua: either(84, FUA),
             trim: words[word::TRIM] & 1 != 0,
             trim_zeroes: words[word::TRIM_DETERMINATE] & TRIM_ZEROES == TRIM_ZEROES,
             trim_blocks: words[word::TRIM_BLOCKS],
-            logical_sector: if long {
-                logical_words.saturating_mul(2)
-            } else {
-                SECTOR as u32
-            },
+            logical_sector: if long { logical_words.saturating_mul(2) } else { SECTOR as u32 },
             physical_exponent: if multi { (size & 0x000F) as u8 } else { 0 },
             solid_state: words[word::ROTATION] == 1,
             wwn: (words[87] & WWN != 0).then(|| wwn_of(words)),
@@ -284,26 +280,16 @@ impl Identify {
         self.model.emit(&mut words, word::MODEL);
         self.emit_features(&mut words);
         let sectors_28 = self.sectors.min(LBA28_END - 1);
-        put_number(
-            &mut words[word::SECTORS_28..word::SECTORS_28 + 2],
-            sectors_28,
-        );
+        put_number(&mut words[word::SECTORS_28..word::SECTORS_28 + 2], sectors_28);
         if self.lba48 {
-            put_number(
-                &mut words[word::SECTORS_48..word::SECTORS_48 + 4],
-                self.sectors,
-            );
+            put_number(&mut words[word::SECTORS_48..word::SECTORS_48 + 4], self.sectors);
         }
         if self.logical_sector != SECTOR as u32 {
             words[word::SECTOR_SIZE] |= VALID_MARK | LONG_LOGICAL;
-            put_number(
-                &mut words[word::LOGICAL_SECTOR..word::LOGICAL_SECTOR + 2],
-                u64::from(self.logical_sector / 2),
-            );
+            put_number(&mut words[word::LOGICAL_SECTOR..word::LOGICAL_SECTOR + 2], u64::from(self.logical_sector / 2));
         }
         if self.physical_exponent != 0 {
-            words[word::SECTOR_SIZE] |=
-                VALID_MARK | MULTI_LOGICAL | u16::from(self.physical_exponent & 0x0F);
+            words[word::SECTOR_SIZE] |= VALID_MARK | MULTI_LOGICAL | u16::from(self.physical_exponent & 0x0F);
         }
         if let Some(wwn) = self.wwn {
             for (index, word) in words[word::WWN..word::WWN + 4].iter_mut().enumerate() {
@@ -337,10 +323,7 @@ impl Identify {
         words[word::VALID] = 0x0001;
         words[word::CURRENT_CHS..word::CURRENT_CHS + 3].copy_from_slice(&[cylinders, HEADS, TRACK]);
         let chs = u64::from(cylinders) * per_cylinder;
-        put_number(
-            &mut words[word::CURRENT_CHS + 3..word::CURRENT_CHS + 5],
-            chs,
-        );
+        put_number(&mut words[word::CURRENT_CHS + 3..word::CURRENT_CHS + 5], chs);
         // ATA-4 to ATA8-ACS.
         words[word::MAJOR_VERSION] = 0x01F0;
         words[word::RESET_RESULT] = 0x400B;
@@ -350,14 +333,12 @@ impl Identify {
     /// The feature words.
     fn emit_features(&self, words: &mut [u16; 256]) {
         let bit = |on: bool, bit: u16| if on { bit } else { 0 };
-        let cache = bit(self.write_cache, WRITE_CACHE);
-        let second =
-            bit(self.lba48, LBA48) | bit(self.flush, FLUSH) | bit(self.flush_ext, FLUSH_EXT);
+        let second = bit(self.lba48, LBA48) | bit(self.flush, FLUSH) | bit(self.flush_ext, FLUSH_EXT);
         let third = bit(self.fua, FUA) | bit(self.wwn.is_some(), WWN);
-        words[word::SUPPORTED] = SMART_POWER_AHEAD | cache;
+        words[word::SUPPORTED] = SMART_POWER_AHEAD | bit(self.write_cache_supported, WRITE_CACHE);
         words[word::SUPPORTED + 1] = VALID_MARK | second;
         words[word::SUPPORTED + 2] = VALID_MARK | third;
-        words[word::ENABLED] = SMART_POWER_AHEAD | cache;
+        words[word::ENABLED] = SMART_POWER_AHEAD | bit(self.write_cache, WRITE_CACHE);
         words[word::ENABLED + 1] = second;
         words[word::ENABLED + 2] = VALID_MARK | third;
         words[word::TRIM] = u16::from(self.trim);
@@ -374,10 +355,7 @@ fn sum(data: &[u8; SECTOR]) -> u8 {
 
 /// A number over several words, the least significant first.
 fn number(words: &[u16]) -> u64 {
-    words
-        .iter()
-        .rev()
-        .fold(0, |number, word| number << 16 | u64::from(*word))
+    words.iter().rev().fold(0, |number, word| number << 16 | u64::from(*word))
 }
 
 fn put_number(words: &mut [u16], number: u64) {
@@ -388,7 +366,5 @@ fn put_number(words: &mut [u16], number: u64) {
 
 /// The world wide name has its most significant word first.
 fn wwn_of(words: &[u16; 256]) -> u64 {
-    words[word::WWN..word::WWN + 4]
-        .iter()
-        .fold(0, |wwn, word| wwn << 16 | u64::from(*word))
+    words[word::WWN..word::WWN + 4].iter().fold(0, |wwn, word| wwn << 16 | u64::from(*word))
 }

@@ -60,10 +60,9 @@ pub struct Directives<'a>(&'a [[u8; DIRECTIVE]]);
 impl<'a> Directives<'a> {
     /// The directives in their order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Directive> + use<'a> {
-        self.0.iter().map(|&[_, dcmd, a, b, c, d, e, f]| Directive {
-            dcmd: DCmd(dcmd),
-            mac: MacAddr([a, b, c, d, e, f]),
-        })
+        self.0
+            .iter()
+            .map(|&[_, dcmd, a, b, c, d, e, f]| Directive { dcmd: DCmd(dcmd), mac: MacAddr([a, b, c, d, e, f]) })
     }
 
     /// How many there are.
@@ -98,11 +97,7 @@ impl<'a> MaskList<'a> {
             return Err(ParseError::Short);
         };
         let merror = MError(raw[2]);
-        let carried = if response && merror != MError::NONE {
-            0
-        } else {
-            usize::from(raw[3])
-        };
+        let carried = if response && merror != MError::NONE { 0 } else { usize::from(raw[3]) };
         let (directives, _) = rest.as_chunks::<DIRECTIVE>();
         Ok(MaskList {
             mcmd: MCmd(raw[1]),
@@ -119,8 +114,7 @@ impl<'a> MaskList<'a> {
         directives: impl ExactSizeIterator<Item = Directive>,
         buf: &mut [u8],
     ) -> usize {
-        let count =
-            u8::try_from(directives.len()).expect("a mask message has at most 255 directives");
+        let count = u8::try_from(directives.len()).expect("a mask message has at most 255 directives");
         emit_fixed(header, mcmd, MError::NONE, count, buf);
         let mut end = MASK_HEADER;
         for directive in directives {

@@ -76,32 +76,18 @@ impl Opcode {
 
     /// Reads user data.
     pub fn is_read(self) -> bool {
-        matches!(
-            self,
-            Opcode::READ_SECTORS
-                | Opcode::READ_SECTORS_EXT
-                | Opcode::READ_DMA
-                | Opcode::READ_DMA_EXT
-        )
+        matches!(self, Opcode::READ_SECTORS | Opcode::READ_SECTORS_EXT | Opcode::READ_DMA | Opcode::READ_DMA_EXT)
     }
 
     /// Writes user data.
     pub fn is_write(self) -> bool {
-        matches!(
-            self,
-            Opcode::WRITE_SECTORS
-                | Opcode::WRITE_SECTORS_EXT
-                | Opcode::WRITE_DMA
-                | Opcode::WRITE_DMA_EXT
-        ) || self.is_fua()
+        matches!(self, Opcode::WRITE_SECTORS | Opcode::WRITE_SECTORS_EXT | Opcode::WRITE_DMA | Opcode::WRITE_DMA_EXT)
+            || self.is_fua()
     }
 
     /// Writes user data and answers when it is on stable storage.
     pub fn is_fua(self) -> bool {
-        matches!(
-            self,
-            Opcode::WRITE_DMA_FUA_EXT | Opcode::WRITE_MULTIPLE_FUA_EXT
-        )
+        matches!(self, Opcode::WRITE_DMA_FUA_EXT | Opcode::WRITE_MULTIPLE_FUA_EXT)
     }
 
     /// Flushes the write cache.

@@ -57,19 +57,11 @@ impl<'a> Reserve<'a> {
         };
         let (macs, _) = rest.as_chunks::<MAC>();
         let macs = macs.get(..usize::from(raw[1])).ok_or(ParseError::Count)?;
-        Ok(Reserve {
-            rcmd: RCmd(raw[0]),
-            macs: Macs(macs),
-        })
+        Ok(Reserve { rcmd: RCmd(raw[0]), macs: Macs(macs) })
     }
 
     /// Writes a whole message and returns its length, unpadded. At most 255 addresses.
-    pub fn emit(
-        header: &Header,
-        rcmd: RCmd,
-        macs: impl ExactSizeIterator<Item = MacAddr>,
-        buf: &mut [u8],
-    ) -> usize {
+    pub fn emit(header: &Header, rcmd: RCmd, macs: impl ExactSizeIterator<Item = MacAddr>, buf: &mut [u8]) -> usize {
         header.emit(buf);
         buf[24] = rcmd.0;
         buf[25] = u8::try_from(macs.len()).expect("a reserve message has at most 255 addresses");
