@@ -51,6 +51,11 @@ impl IoStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub u16);
 
+impl ClientId {
+    /// The array itself: its sync work.
+    pub const ARRAY: ClientId = ClientId(0);
+}
+
 /// One worker, counted over all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u8);

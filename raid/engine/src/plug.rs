@@ -6,7 +6,7 @@
 //! Pure. Bound: [`PART_SECTORS_MAX`] per part; a request of 32 MiB with 4 KiB chunks makes 8192 parts.
 
 use raid_core::geometry::Geometry;
-use raid_core::units::{Sector, Sectors};
+use raid_core::units::{DataIndex, Sector, Sectors, StripeIndex};
 
 use crate::message::{ClientId, Part, PartOp};
 use crate::slab::Piece;
@@ -81,4 +81,10 @@ pub fn split(geometry: &Geometry, whole: &Whole, parts: &mut Vec<Part>) -> u32 {
 /// Sorts a plug's parts by row, so that neighbours form runs together.
 pub fn sort(parts: &mut [Part]) {
     parts.sort_unstable_by_key(|p| (p.stripe, p.data, p.from));
+}
+
+/// The one part of a flush.
+pub fn flush(client: ClientId, request: u32) -> Part {
+    let (stripe, data) = (StripeIndex(0), DataIndex(0));
+    Part { client, op: PartOp::Flush, request, stripe, data, from: 0, sectors: 0, piece: Piece::NONE }
 }

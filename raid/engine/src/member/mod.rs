@@ -6,6 +6,9 @@
 //!
 //! Bound: what a worker has outstanding, which its stripe cache and its clients' requests bound.
 
+pub mod devices;
+pub mod mem;
+
 use raid_core::units::Sector;
 
 use crate::message::{IoStatus, MemberHandle};

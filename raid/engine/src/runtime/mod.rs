@@ -1,1 +1,292 @@
-//! x
+//! Threads and clocks: the one place where the engine's values are joined and driven.
+//!
+//! A thread per worker ([`worker_thread`]), one control thread for the array ([`control`]), and the front ends' own threads, which hold a
+//! [`client::Client`] each. What they share is [`Shared`]: the region words, an inbox per worker, reply queues per client, and the slab.
+//!
+//! Crossings: a request crosses once as part of its plug's batch to each owner, and once back. Atomics on the way: one region word and one
+//! inbox slot per batch and part, and the sleepers' flags.
+
+pub mod bufs;
+pub mod client;
+pub mod topology;
+mod wake;
+mod worker_thread;
+
+use std::io;
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use raid_core::geometry::Geometry;
+use raid_core::units::MemberCount;
+
+use crate::array::MemberEvent;
+use crate::member::devices::{Device, Devices};
+use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
+use crate::region::Regions;
+use crate::slab::{PAGE, Slab};
+use crate::sync::{AtomicU64, Ordering};
+use crate::worker::{self, Counters, Effects, Inputs, Worker};
+use client::{Client, ClientShared};
+use topology::Cpu;
+use wake::Wake;
+use worker_thread::WorkerThread;
+
+/// Most front ends at once.
+pub const CLIENTS_MAX: usize = 256;
+
+/// Batches of parts on their way to one worker.
+const INBOX_MAX: usize = 65536;
+
+/// Messages on their way from the array to one worker.
+const CONTROL_MAX: usize = 4096;
+
+/// Messages on their way to the array.
+const TO_ARRAY_MAX: usize = 65536;
+
+/// To a worker's thread.
+#[derive(Debug)]
+pub(crate) enum WorkerMsg {
+    Array(ToWorker),
+    Attach(MemberHandle, Device),
+    Detach(MemberHandle),
+    End,
+}
+
+/// To the array's thread.
+#[derive(Debug)]
+pub(crate) enum ToArray {
+    Report(WorkerId, Report),
+    Member(MemberHandle, MemberEvent),
+    Sync(PartReply),
+}
+
+/// What others need of a worker.
+#[derive(Debug)]
+pub(crate) struct WorkerShared {
+    id: WorkerId,
+    inbox: ArrayQueue<Vec<Part>>,
+    control: ArrayQueue<WorkerMsg>,
+    wake: Wake,
+    counters: CachePadded<[AtomicU64; 7]>,
+}
+
+impl WorkerShared {
+    fn new(id: WorkerId) -> io::Result<WorkerShared> {
+        Ok(WorkerShared {
+            id,
+            inbox: ArrayQueue::new(INBOX_MAX),
+            control: ArrayQueue::new(CONTROL_MAX),
+            wake: Wake::new()?,
+            counters: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
+        })
+    }
+
+    /// Hands a batch over and wakes the worker.
+    pub(crate) fn send(&self, batch: Vec<Part>) {
+        let mut batch = Some(batch);
+        while let Some(b) = batch.take() {
+            // Full only when hundreds of clients have all their requests at one worker; it empties the inbox each turn.
+            if let Err(back) = self.inbox.push(b) {
+                batch = Some(back);
+                self.wake.notify();
+                std::thread::yield_now();
+            }
+        }
+        self.wake.notify();
+    }
+
+    /// Sends a control message and wakes the worker.
+    pub(crate) fn tell(&self, msg: WorkerMsg) {
+        assert!(self.control.push(msg).is_ok(), "the array sends few messages, and the worker reads them each turn");
+        self.wake.notify();
+    }
+
+    fn publish(&self, counters: &Counters, pages: usize) {
+        let c = counters;
+        let values =
+            [c.member_requests, c.member_sectors, c.runs_full, c.runs_rmw, c.runs_rcw, c.runs_reconstruct, pages as u64];
+        for (slot, value) in self.counters.iter().zip(values) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) geometry: Geometry,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) slab: Arc<Slab>,
+    pub(crate) workers: Vec<WorkerShared>,
+    clients: Vec<RwLock<Option<Arc<ClientShared>>>>,
+    free_clients: Mutex<Vec<u16>>,
+    to_array: ArrayQueue<ToArray>,
+    array_wake: Wake,
+    pub(crate) start: Instant,
+}
+
+impl Shared {
+    fn client(&self, id: ClientId) -> Option<Arc<ClientShared>> {
+        let slot = self.clients.get(usize::from(id.0))?;
+        slot.read().expect("no panic while held").clone()
+    }
+
+    /// A client is gone; nothing of it is in flight.
+    fn forget(&self, id: ClientId) {
+        *self.clients[usize::from(id.0)].write().expect("no panic while held") = None;
+        self.free_clients.lock().expect("no panic while held").push(id.0);
+    }
+
+    fn tell_array(&self, msg: ToArray) {
+        let mut msg = Some(msg);
+        while let Some(m) = msg.take() {
+            // Full only when the control thread is far behind; it never waits for a worker, so it will catch up.
+            if let Err(back) = self.to_array.push(m) {
+                msg = Some(back);
+                self.array_wake.notify();
+                std::thread::yield_now();
+            }
+        }
+        self.array_wake.notify();
+    }
+}
+
+/// How many workers, and where.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    /// Workers per group; 0: one thread for everything.
+    pub group_thread_cnt: usize,
+    /// The groups' CPUs; one group each.
+    pub cpus: Vec<Cpu>,
+}
+
+impl Groups {
+    /// The CPU of each worker; `None`: not pinned.
+    pub fn workers(&self) -> Vec<Option<Cpu>> {
+        if self.group_thread_cnt == 0 {
+            return vec![None];
+        }
+        self.cpus.iter().flat_map(|cpu| std::iter::repeat_n(Some(*cpu), self.group_thread_cnt)).collect()
+    }
+}
+
+/// The running workers of one array. Dropping it ends them.
+#[derive(Debug)]
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What all workers together have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// As [`worker::Counters`], summed.
+    pub counters: Counters,
+    /// Bytes of stripe cache in use.
+    pub cache_bytes: u64,
+}
+
+impl Workers {
+    /// Starts a thread per worker. `stripe_cache_size` is in stripes, over all workers.
+    pub fn start(
+        geometry: Geometry,
+        slab: Arc<Slab>,
+        groups: &Groups,
+        stripe_cache_size: usize,
+        view: Arc<View>,
+        devices: &[(MemberHandle, Device)],
+    ) -> io::Result<Workers> {
+        let cpus = groups.workers();
+        let regions = Arc::new(Regions::new(&geometry));
+        let ids = 0..cpus.len() as u8;
+        let shared = Arc::new(Shared {
+            geometry,
+            regions: Arc::clone(&regions),
+            slab: Arc::clone(&slab),
+            workers: ids.map(|id| WorkerShared::new(WorkerId(id))).collect::<io::Result<_>>()?,
+            clients: (0..CLIENTS_MAX).map(|_| RwLock::new(None)).collect(),
+            free_clients: Mutex::new((1..CLIENTS_MAX as u16).rev().collect()),
+            to_array: ArrayQueue::new(TO_ARRAY_MAX),
+            array_wake: Wake::new()?,
+            start: Instant::now(),
+        });
+        let mut workers = Workers { shared, threads: Vec::new() };
+        for (index, cpu) in cpus.iter().enumerate() {
+            let pages = pages_of(geometry.members(), stripe_cache_size, cpus.len());
+            let arena = slab.arena(pages * PAGE).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let config = worker::Config {
+                id: WorkerId(index as u8),
+                geometry,
+                regions: Arc::clone(&regions),
+                arena,
+                pages,
+                view: Arc::clone(&view),
+            };
+            let mut thread = WorkerThread {
+                worker: Worker::new(config),
+                index,
+                cpu: *cpu,
+                shared: Arc::clone(&workers.shared),
+                devices: Devices::default(),
+                inputs: Inputs::default(),
+                effects: Effects::default(),
+                replies: Vec::new(),
+            };
+            for (handle, device) in devices {
+                thread.devices.attach(*handle, device, workers.shared.start.elapsed());
+            }
+            let name = format!("raid5-{index}");
+            workers.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);
+        }
+        Ok(workers)
+    }
+
+    /// A handle for a front end; `None` when there are [`CLIENTS_MAX`] or memory is short.
+    pub fn client(&self) -> io::Result<Option<Client>> {
+        open_client(&self.shared)
+    }
+
+    /// What the workers have done.
+    pub fn totals(&self) -> Totals {
+        let mut sums = [0; 7];
+        for worker in &self.shared.workers {
+            for (sum, slot) in sums.iter_mut().zip(worker.counters.iter()) {
+                *sum += slot.load(Ordering::Relaxed);
+            }
+        }
+        let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct, pages] = sums;
+        let counters = Counters { member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct };
+        Totals { counters, cache_bytes: pages * PAGE as u64 }
+    }
+}
+
+fn open_client(shared: &Arc<Shared>) -> io::Result<Option<Client>> {
+    let Some(id) = shared.free_clients.lock().expect("no panic while held").pop() else { return Ok(None) };
+    let mine = Arc::new(ClientShared::new()?);
+    *shared.clients[usize::from(id)].write().expect("no panic while held") = Some(Arc::clone(&mine));
+    let client = Client::new(ClientId(id), Arc::clone(shared), mine);
+    if client.is_none() {
+        shared.forget(ClientId(id));
+    }
+    Ok(client)
+}
+
+/// A worker's share of the cache: at least one page per member.
+fn pages_of(members: MemberCount, stripe_cache_size: usize, workers: usize) -> usize {
+    (stripe_cache_size / workers).max(1) * members.len()
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for worker in &self.shared.workers {
+            worker.tell(WorkerMsg::End);
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The thread around a worker: collects its inputs, lets it turn, carries its effects out, sleeps.
+//!
+//! Nothing is decided here. Bounds: the inbox holds what the clients have in flight; a report that finds the array's
+//! queue full waits for the next turn.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::client::ClientShared;
+use super::topology::{self, Cpu};
+use super::{Shared, ToArray, WorkerMsg};
+use crate::member::devices::Devices;
+use crate::message::{ClientId, PartReply};
+use crate::worker::{Effects, Inputs, Worker};
+
+/// Longest sleep, so that a lost wake could cost at most that; there is none known.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+pub(super) struct WorkerThread {
+    pub(super) worker: Worker,
+    pub(super) index: usize,
+    pub(super) cpu: Option<Cpu>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) devices: Devices,
+    pub(super) inputs: Inputs,
+    pub(super) effects: Effects,
+    /// Replies of this turn, by client.
+    pub(super) replies: Vec<(ClientId, Arc<ClientShared>, Vec<PartReply>)>,
+}
+
+impl WorkerThread {
+    pub(super) fn run(mut self) {
+        if let Some(cpu) = self.cpu
+            && !topology::pin(cpu)
+        {
+            tracing::warn!(cpu = cpu.0, "a worker could not be pinned and runs where the scheduler puts it");
+        }
+        let start = self.shared.start;
+        loop {
+            if !self.collect(start.elapsed()) {
+                return;
+            }
+            let next = self.worker.turn(start.elapsed(), &mut self.inputs, &mut self.effects);
+            self.carry_out(start);
+            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.pages_used());
+            if self.inputs.done.is_empty() {
+                self.sleep(next, start);
+            }
+        }
+    }
+
+    /// Empties the queues into the inputs; false when the thread is to end.
+    fn collect(&mut self, now: Duration) -> bool {
+        let mine = &self.shared.workers[self.index];
+        while let Some(msg) = mine.control.pop() {
+            match msg {
+                WorkerMsg::Array(control) => self.inputs.control.push(control),
+                WorkerMsg::Attach(handle, device) => self.devices.attach(handle, &device, now),
+                WorkerMsg::Detach(handle) => self.devices.detach(handle),
+                WorkerMsg::End => return false,
+            }
+        }
+        while let Some(mut batch) = mine.inbox.pop() {
+            let Some(first) = batch.first() else { continue };
+            let client = first.client;
+            self.inputs.parts.append(&mut batch);
+            if let Some(client) = self.shared.client(client) {
+                // A full list of spares only means that this one is freed.
+                let _ = client.part_spares.push(batch);
+            }
+        }
+        self.devices.pump(now, &mut self.inputs.done);
+        for event in self.devices.events() {
+            self.shared.tell_array(ToArray::Member(event.0, event.1));
+        }
+        true
+    }
+
+    fn carry_out(&mut self, start: Instant) {
+        let effects = &mut self.effects;
+        for cancel in effects.cancels.drain(..) {
+            self.devices.cancel(start.elapsed(), cancel.handle, cancel.id);
+        }
+        for request in effects.requests.drain(..) {
+            let segs = &effects.segs[request.segs_from as usize..(request.segs_from + request.segs) as usize];
+            self.devices.submit(start.elapsed(), &request, segs, &mut self.inputs.done);
+        }
+        effects.segs.clear();
+        self.devices.send(start.elapsed());
+        let id = self.shared.workers[self.index].id;
+        for report in effects.reports.drain(..) {
+            self.shared.tell_array(ToArray::Report(id, report));
+        }
+        self.reply();
+    }
+
+    /// Hands this turn's replies to their clients, one batch each.
+    fn reply(&mut self) {
+        for reply in self.effects.replies.drain(..) {
+            match self.replies.iter_mut().find(|(client, ..)| *client == reply.client) {
+                Some((_, _, batch)) => batch.push(reply),
+                None if reply.client == ClientId::ARRAY => self.shared.tell_array(ToArray::Sync(reply)),
+                None => {
+                    let Some(client) = self.shared.client(reply.client) else { continue };
+                    let mut batch = client.reply_spares.pop().unwrap_or_default();
+                    batch.push(reply);
+                    self.replies.push((reply.client, client, batch));
+                }
+            }
+        }
+        for (_, client, batch) in self.replies.drain(..) {
+            assert!(client.replies.push(batch).is_ok(), "a client has at most PARTS_MAX parts in flight");
+            client.wake.notify();
+        }
+    }
+
+    fn sleep(&mut self, next: Option<Duration>, start: Instant) {
+        let mine = &self.shared.workers[self.index];
+        mine.wake.announce();
+        if !mine.inbox.is_empty() || !mine.control.is_empty() {
+            mine.wake.awake();
+            return;
+        }
+        let next = [next, self.devices.wake_at()].into_iter().flatten().min();
+        let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(start.elapsed()).min(SLEEP_MAX));
+        if timeout.is_zero() {
+            mine.wake.awake();
+            return;
+        }
+        mine.wake.sleep(self.devices.fds(), Some(timeout));
+    }
+}
