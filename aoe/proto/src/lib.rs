@@ -17,3 +17,6 @@ pub mod initiator;
 pub mod port;
 pub mod shelf;
 pub mod wire;
+
+#[cfg(test)]
+mod testing;

@@ -1,24 +1,10 @@
 //! Known bytes of each kind of message, decoded and emitted again.
 
+use crate::testing::{emitted, hex};
 use crate::wire::*;
 
 const HOST: MacAddr = MacAddr([0x68, 0xA3, 0xC4, 0xF4, 0x84, 0x1E]);
 const TARGET: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x14]);
-
-/// Bytes of a hex dump; blanks are for the eye.
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let digit = |c: u8| (c as char).to_digit(16).unwrap() as u8;
-    digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
-}
-
-/// What `emit` writes into a buffer that was full of rubbish.
-fn emitted(emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
-    let mut buf = vec![0xEE; 9014];
-    let len = emit(&mut buf);
-    buf.truncate(len);
-    buf
-}
 
 fn request(command: Command, tag: u32) -> Header {
     Header::request(TARGET, HOST, Address::new(0x14, 0), command, Tag(tag))
