@@ -12,8 +12,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::units::{
-    ChunkIndex, DataIndex, MEMBERS_MAX, MemberCount, MemberIndex, MemberSet, Sector, Sectors,
-    StripeIndex,
+    ChunkIndex, DataIndex, MEMBERS_MAX, MemberCount, MemberIndex, MemberSet, Sector, Sectors, StripeIndex,
 };
 
 #[cfg(test)]
@@ -103,10 +102,9 @@ impl FromStr for Layout {
             "ra" => Ok(Self::RightAsymmetric),
             "ls" | "default" => Ok(Self::LeftSymmetric),
             "rs" => Ok(Self::RightSymmetric),
-            _ => Self::ALL
-                .into_iter()
-                .find(|layout| layout.name() == name)
-                .ok_or_else(|| UnknownLayout(name.to_owned())),
+            _ => {
+                Self::ALL.into_iter().find(|layout| layout.name() == name).ok_or_else(|| UnknownLayout(name.to_owned()))
+            }
         }
     }
 }
@@ -118,9 +116,7 @@ pub enum GeometryError {
     #[error("{0} members: level 5 takes {MEMBERS_MIN} to {MEMBERS_MAX}")]
     Members(MemberCount),
     /// The chunk is no power of two, or outside [`CHUNK_MIN`] to [`CHUNK_MAX`].
-    #[error(
-        "chunk of {0} sectors: it must be a power of two from {CHUNK_MIN} to {CHUNK_MAX} sectors"
-    )]
+    #[error("chunk of {0} sectors: it must be a power of two from {CHUNK_MIN} to {CHUNK_MAX} sectors")]
     Chunk(Sectors),
     /// The member data area holds not even one chunk.
     #[error("component size of {size} sectors is less than one chunk of {chunk} sectors")]
@@ -180,29 +176,16 @@ impl Geometry {
             return Err(GeometryError::Chunk(chunk));
         }
         if component_size < chunk {
-            return Err(GeometryError::TooSmall {
-                size: component_size,
-                chunk,
-            });
+            return Err(GeometryError::TooSmall { size: component_size, chunk });
         }
         let data = members.0 - 1;
         let size = component_size.round_down(chunk);
         // Below 2^63 sectors no later product or sum of array sectors can overflow.
-        if size
-            .0
-            .checked_mul(u64::from(members.0))
-            .is_none_or(|all| all >= 1 << 63)
-        {
+        if size.0.checked_mul(u64::from(members.0)).is_none_or(|all| all >= 1 << 63) {
             return Err(GeometryError::TooLarge(component_size));
         }
         let chunk_shift = chunk.0.trailing_zeros() as u8;
-        Ok(Self {
-            members: members.0,
-            data,
-            chunk_shift,
-            layout,
-            stripes: size.0 >> chunk_shift,
-        })
+        Ok(Self { members: members.0, data, chunk_shift, layout, stripes: size.0 >> chunk_shift })
     }
 
     /// All members, parity included.
@@ -277,23 +260,13 @@ impl Geometry {
     }
 
     fn data_member_beside(&self, parity: MemberIndex, data: DataIndex) -> MemberIndex {
-        debug_assert!(
-            data.0 < self.data,
-            "data block {data} of a row of {}",
-            self.data
-        );
+        debug_assert!(data.0 < self.data, "data block {data} of a row of {}", self.data);
         MemberIndex(match self.layout {
-            Layout::LeftAsymmetric | Layout::RightAsymmetric => {
-                data.0 + u8::from(data.0 >= parity.0)
-            }
+            Layout::LeftAsymmetric | Layout::RightAsymmetric => data.0 + u8::from(data.0 >= parity.0),
             Layout::LeftSymmetric | Layout::RightSymmetric => {
                 // Below 2 * 64 + 1, so no overflow; one subtraction replaces the remainder.
                 let slot = parity.0 + 1 + data.0;
-                if slot >= self.members {
-                    slot - self.members
-                } else {
-                    slot
-                }
+                if slot >= self.members { slot - self.members } else { slot }
             }
             Layout::ParityFirst => data.0 + 1,
             Layout::ParityLast => data.0,
@@ -302,26 +275,17 @@ impl Geometry {
 
     /// Which data block of `stripe` `member` holds; `None` for the row's parity member.
     pub fn data_index(&self, stripe: StripeIndex, member: MemberIndex) -> Option<DataIndex> {
-        debug_assert!(
-            member.0 < self.members,
-            "member {member} of {}",
-            self.members
-        );
+        debug_assert!(member.0 < self.members, "member {member} of {}", self.members);
         let parity = self.parity_member(stripe);
         if member == parity {
             return None;
         }
         Some(DataIndex(match self.layout {
-            Layout::LeftAsymmetric
-            | Layout::RightAsymmetric
-            | Layout::ParityFirst
-            | Layout::ParityLast => member.0 - u8::from(member.0 > parity.0),
+            Layout::LeftAsymmetric | Layout::RightAsymmetric | Layout::ParityFirst | Layout::ParityLast => {
+                member.0 - u8::from(member.0 > parity.0)
+            }
             Layout::LeftSymmetric | Layout::RightSymmetric => {
-                let after = if member.0 > parity.0 {
-                    member.0
-                } else {
-                    member.0 + self.members
-                };
+                let after = if member.0 > parity.0 { member.0 } else { member.0 + self.members };
                 after - parity.0 - 1
             }
         }))
@@ -329,10 +293,7 @@ impl Geometry {
 
     /// Where array sector `sector` lies. `sector` must be below [`Self::array_sectors`]: the caller has checked the request's range.
     pub fn locate(&self, sector: Sector) -> Location {
-        assert!(
-            sector.0 < self.array_sectors().0,
-            "sector {sector} is beyond the array"
-        );
+        assert!(sector.0 < self.array_sectors().0, "sector {sector} is beyond the array");
         let chunk = ChunkIndex(sector.0 >> self.chunk_shift);
         let stripe = StripeIndex(chunk.0 / u64::from(self.data));
         let data = DataIndex((chunk.0 % u64::from(self.data)) as u8);
@@ -360,10 +321,7 @@ impl Geometry {
 
     /// The row that holds sector `sector` of a member's data area, and how far into the chunk it lies.
     pub const fn stripe_at(&self, sector: Sector) -> (StripeIndex, Sectors) {
-        (
-            StripeIndex(sector.0 >> self.chunk_shift),
-            Sectors(sector.0 & (self.chunk().0 - 1)),
-        )
+        (StripeIndex(sector.0 >> self.chunk_shift), Sectors(sector.0 & (self.chunk().0 - 1)))
     }
 
     /// The array sector that sector `sector` of `member`'s data area holds; `None` where that is parity.

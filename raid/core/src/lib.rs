@@ -6,11 +6,13 @@
 //! - [`units`]: sectors, chunks, rows, members, and sets of members;
 //! - [`geometry`]: array sector to member sector and back, in md's six level 5 layouts;
 //! - [`parity`]: XOR kernels (the only module with unsafe code);
-//! - [`plan`]: the one planner, of reads, writes and sync.
+//! - [`plan`]: the one planner, of reads, writes and sync;
+//! - [`md`]: superblocks, new arrays, assembly.
 
 #![deny(unsafe_code)]
 
 pub mod geometry;
+pub mod md;
 pub mod parity;
 pub mod plan;
 pub mod units;

@@ -111,9 +111,7 @@ impl Kernels {
 
     /// Every set that this CPU runs, the one expected to be fastest first, portable last.
     pub fn available() -> impl Iterator<Item = Self> {
-        SETS.iter()
-            .filter(|set| (set.available)())
-            .map(|set| Self(set))
+        SETS.iter().filter(|set| (set.available)()).map(|set| Self(set))
     }
 
     /// The set expected to be fastest on this CPU, without measuring.
@@ -139,10 +137,7 @@ impl Kernels {
     pub fn measure(mut clock: impl FnMut() -> u64) -> Vec<Calibration> {
         // One block more than used, so that all of them can start on a page as the engine's do; unaligned ones favour short vectors.
         let mut pool = vec![0x5au8; CALIBRATION_BYTES * (CALIBRATION_SOURCES + 2)];
-        let start = pool
-            .as_ptr()
-            .align_offset(CALIBRATION_BYTES)
-            .min(CALIBRATION_BYTES);
+        let start = pool.as_ptr().align_offset(CALIBRATION_BYTES).min(CALIBRATION_BYTES);
         let blocks = &mut pool[start..][..CALIBRATION_BYTES * (CALIBRATION_SOURCES + 1)];
         let (parity, sources) = blocks.split_at_mut(CALIBRATION_BYTES);
         let sources: Vec<&[u8]> = sources.chunks_exact(CALIBRATION_BYTES).collect();
@@ -231,18 +226,12 @@ impl Kernels {
     pub fn copy_xor(&self, parity: &mut [u8], copies: &mut [&mut [u8]], srcs: &[&[u8]]) {
         assert_lengths(parity.len(), srcs);
         assert_eq!(copies.len(), srcs.len(), "a copy for each source");
-        assert!(
-            copies.iter().all(|copy| copy.len() == parity.len()),
-            "a copy's length differs from the parity's"
-        );
+        assert!(copies.iter().all(|copy| copy.len() == parity.len()), "a copy's length differs from the parity's");
         if srcs.is_empty() {
             parity.fill(0);
         }
         let mut pass = self.0.copy_into;
-        for (copies, srcs) in copies
-            .chunks_mut(COPIES_PER_PASS)
-            .zip(srcs.chunks(COPIES_PER_PASS))
-        {
+        for (copies, srcs) in copies.chunks_mut(COPIES_PER_PASS).zip(srcs.chunks(COPIES_PER_PASS)) {
             let mut from = [core::ptr::null(); COPIES_PER_PASS];
             let mut to = [core::ptr::null_mut(); COPIES_PER_PASS];
             for (index, (copy, src)) in copies.iter_mut().zip(srcs).enumerate() {
@@ -251,14 +240,7 @@ impl Kernels {
             let count = srcs.len();
             // SAFETY: all slices are parity.len() bytes long (asserted above), the mutable ones overlap nothing, and sets are only
             // handed out where their instructions are available.
-            unsafe {
-                pass(
-                    parity.as_mut_ptr(),
-                    &to[..count],
-                    &from[..count],
-                    parity.len(),
-                )
-            };
+            unsafe { pass(parity.as_mut_ptr(), &to[..count], &from[..count], parity.len()) };
             pass = self.0.copy_acc;
         }
     }
@@ -268,23 +250,14 @@ impl Kernels {
     /// # Safety
     /// As [`Self::xor_into_raw`], with each of `copies` valid for writes of `len` bytes and overlapping neither a source, nor `parity`, nor
     /// another copy.
-    pub unsafe fn copy_xor_raw(
-        &self,
-        parity: *mut u8,
-        copies: &[*mut u8],
-        srcs: &[*const u8],
-        len: usize,
-    ) {
+    pub unsafe fn copy_xor_raw(&self, parity: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
         assert_eq!(copies.len(), srcs.len(), "a copy for each source");
         if srcs.is_empty() {
             // SAFETY: `parity` is valid for writes of `len` bytes.
             unsafe { parity.write_bytes(0, len) };
         }
         let mut pass = self.0.copy_into;
-        for (copies, srcs) in copies
-            .chunks(COPIES_PER_PASS)
-            .zip(srcs.chunks(COPIES_PER_PASS))
-        {
+        for (copies, srcs) in copies.chunks(COPIES_PER_PASS).zip(srcs.chunks(COPIES_PER_PASS)) {
             // SAFETY: the caller's promise, and sets are only handed out where their instructions are available.
             unsafe { pass(parity, copies, srcs, len) };
             pass = self.0.copy_acc;
@@ -295,14 +268,9 @@ impl Kernels {
 /// Whether every byte is zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     // Pieces long enough for vector instructions, short enough to stop early.
-    bytes
-        .chunks(256)
-        .all(|piece| piece.iter().fold(0, |seen, byte| seen | byte) == 0)
+    bytes.chunks(256).all(|piece| piece.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 
 fn assert_lengths(len: usize, srcs: &[&[u8]]) {
-    assert!(
-        srcs.iter().all(|src| src.len() == len),
-        "a source's length differs from the destination's"
-    );
+    assert!(srcs.iter().all(|src| src.len() == len), "a source's length differs from the destination's");
 }

@@ -107,26 +107,11 @@ impl Ask {
     /// Panics on sets that contradict each other: a plan made from them could damage data.
     fn assert_consistent(&self) {
         let all = self.all();
-        assert!(
-            !self.data.contains(self.parity),
-            "the parity member is among the data members"
-        );
-        assert!(
-            self.data.contains_all(self.touched()),
-            "a write to a block that is no data block of the row"
-        );
-        assert!(
-            !self.overwrite.intersects(self.partial),
-            "a block is given both whole and in part"
-        );
-        assert!(
-            all.contains_all(self.want),
-            "a block is wanted that the row does not have"
-        );
-        assert!(
-            self.writable.contains_all(self.readable.intersection(all)),
-            "a readable member is not writable"
-        );
+        assert!(!self.data.contains(self.parity), "the parity member is among the data members");
+        assert!(self.data.contains_all(self.touched()), "a write to a block that is no data block of the row");
+        assert!(!self.overwrite.intersects(self.partial), "a block is given both whole and in part");
+        assert!(all.contains_all(self.want), "a block is wanted that the row does not have");
+        assert!(self.writable.contains_all(self.readable.intersection(all)), "a readable member is not writable");
     }
 }
 
@@ -193,58 +178,31 @@ struct Fetch {
 
 impl Fetch {
     /// The blocks to read and the block to rebuild so that `need` is in memory.
-    fn of(
-        all: MemberSet,
-        readable: MemberSet,
-        held: MemberSet,
-        need: MemberSet,
-    ) -> Result<Self, Refusal> {
+    fn of(all: MemberSet, readable: MemberSet, held: MemberSet, need: MemberSet) -> Result<Self, Refusal> {
         let missing = need.minus(held);
         let absent = missing.minus(readable);
         let Some(member) = absent.first() else {
-            return Ok(Self {
-                read: missing,
-                rebuild: None,
-            });
+            return Ok(Self { read: missing, rebuild: None });
         };
         let others = all.without(member).minus(held);
         let unreadable = others.minus(readable);
         if !unreadable.is_empty() {
-            return Err(Refusal::TooManyAbsent {
-                absent: unreadable.with(member),
-            });
+            return Err(Refusal::TooManyAbsent { absent: unreadable.with(member) });
         }
-        Ok(Self {
-            read: others,
-            rebuild: Some(member),
-        })
+        Ok(Self { read: others, rebuild: Some(member) })
     }
 }
 
 /// Plans one row. Refuses only what cannot be done; panics when the ask contradicts itself.
 pub fn plan(ask: &Ask) -> Result<Plan, Refusal> {
     ask.assert_consistent();
-    if ask.touched().is_empty() {
-        plan_read(ask)
-    } else {
-        plan_write(ask)
-    }
+    if ask.touched().is_empty() { plan_read(ask) } else { plan_write(ask) }
 }
 
 fn plan_read(ask: &Ask) -> Result<Plan, Refusal> {
     let Fetch { read, rebuild } = ask.fetch(ask.want)?;
-    let method = if rebuild.is_some() {
-        Method::Reconstruct
-    } else {
-        Method::Read
-    };
-    Ok(Plan {
-        read,
-        rebuild,
-        parity: ParityWork::None,
-        write: MemberSet::EMPTY,
-        method,
-    })
+    let method = if rebuild.is_some() { Method::Reconstruct } else { Method::Read };
+    Ok(Plan { read, rebuild, parity: ParityWork::None, write: MemberSet::EMPTY, method })
 }
 
 fn plan_write(ask: &Ask) -> Result<Plan, Refusal> {
@@ -257,18 +215,8 @@ fn plan_write(ask: &Ask) -> Result<Plan, Refusal> {
     let base = ask.want.union(ask.partial);
     if !ask.writable.contains(ask.parity) {
         let Fetch { read, rebuild } = ask.fetch(base)?;
-        let method = if rebuild.is_some() {
-            Method::Reconstruct
-        } else {
-            Method::NoParity
-        };
-        return Ok(Plan {
-            read,
-            rebuild,
-            parity: ParityWork::None,
-            write,
-            method,
-        });
+        let method = if rebuild.is_some() { Method::Reconstruct } else { Method::NoParity };
+        return Ok(Plan { read, rebuild, parity: ParityWork::None, write, method });
     }
     let rmw = rmw_fetch(ask, base);
     let rcw = ask.fetch(base.union(ask.data.minus(ask.overwrite)));
@@ -284,13 +232,7 @@ fn plan_write(ask: &Ask) -> Result<Plan, Refusal> {
         ParityWork::Rcw | ParityWork::None if ask.overwrite == ask.data => Method::Full,
         ParityWork::Rcw | ParityWork::None => Method::Rcw,
     };
-    Ok(Plan {
-        read,
-        rebuild,
-        parity,
-        write,
-        method,
-    })
+    Ok(Plan { read, rebuild, parity, write, method })
 }
 
 /// What rmw has to fetch, or `None` where it is forbidden or impossible.

@@ -98,11 +98,7 @@ impl Sectors {
 impl Bytes {
     /// The length in whole sectors, or `None` when it is not a whole number of them.
     pub const fn whole_sectors(self) -> Option<Sectors> {
-        if self.0.is_multiple_of(SECTOR_SIZE) {
-            Some(Sectors(self.0 / SECTOR_SIZE))
-        } else {
-            None
-        }
+        if self.0.is_multiple_of(SECTOR_SIZE) { Some(Sectors(self.0 / SECTOR_SIZE)) } else { None }
     }
 
     /// The whole sectors that fit in this length.
@@ -238,16 +234,7 @@ macro_rules! display_number {
     };
 }
 
-display_number!(
-    Sector,
-    Sectors,
-    Bytes,
-    ChunkIndex,
-    StripeIndex,
-    MemberIndex,
-    MemberCount,
-    DataIndex
-);
+display_number!(Sector, Sectors, Bytes, ChunkIndex, StripeIndex, MemberIndex, MemberCount, DataIndex);
 
 /// A set of slots of one array, 64 bits wide.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -264,15 +251,8 @@ impl MemberSet {
 
     /// The slots 0 up to `count` - 1.
     pub const fn all(count: MemberCount) -> Self {
-        assert!(
-            count.len() <= MEMBERS_MAX,
-            "an array has at most 64 members"
-        );
-        if count.0 == 0 {
-            Self::EMPTY
-        } else {
-            Self(u64::MAX >> (MEMBERS_MAX - count.len()))
-        }
+        assert!(count.len() <= MEMBERS_MAX, "an array has at most 64 members");
+        if count.0 == 0 { Self::EMPTY } else { Self(u64::MAX >> (MEMBERS_MAX - count.len())) }
     }
 
     /// Whether `member` is in the set.
@@ -342,11 +322,7 @@ impl MemberSet {
 
     /// The lowest slot in the set.
     pub const fn first(self) -> Option<MemberIndex> {
-        if self.is_empty() {
-            None
-        } else {
-            Some(MemberIndex(self.0.trailing_zeros() as u8))
-        }
+        if self.is_empty() { None } else { Some(MemberIndex(self.0.trailing_zeros() as u8)) }
     }
 
     /// The members in slot order.
@@ -357,9 +333,7 @@ impl MemberSet {
 
 impl fmt::Debug for MemberSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set()
-            .entries(self.iter().map(|member| member.0))
-            .finish()
+        f.debug_set().entries(self.iter().map(|member| member.0)).finish()
     }
 }
 

@@ -28,12 +28,7 @@ unsafe fn xor<const ACC: bool>(dst: *mut u8, srcs: &[*const u8], len: usize) {
 }
 
 /// Safety: as [`super::CopyXorPass`]; `copies` may be empty.
-unsafe fn blocks<const ACC: bool>(
-    dst: *mut u8,
-    copies: &[*mut u8],
-    srcs: &[*const u8],
-    len: usize,
-) {
+unsafe fn blocks<const ACC: bool>(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
     let mut at = 0;
     while at + BLOCK <= len {
         // SAFETY: BLOCK bytes at `at` are within every pointer's length; NEON loads and stores of bytes need no alignment.

@@ -24,12 +24,7 @@ unsafe fn xor<const ACC: bool>(dst: *mut u8, srcs: &[*const u8], len: usize) {
 }
 
 /// Safety: as [`super::CopyXorPass`].
-unsafe fn copy_xor<const ACC: bool>(
-    dst: *mut u8,
-    copies: &[*mut u8],
-    srcs: &[*const u8],
-    len: usize,
-) {
+unsafe fn copy_xor<const ACC: bool>(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
     // SAFETY: the caller's promise.
     unsafe { steps::<ACC>(dst, copies, srcs, 0, len) }
 }
@@ -61,19 +56,10 @@ pub(super) unsafe fn steps<const ACC: bool>(
 ///
 /// Safety: as [`super::CopyXorPass`], with at + N within the length.
 #[inline(always)]
-unsafe fn step<const N: usize, const ACC: bool>(
-    dst: *mut u8,
-    copies: &[*mut u8],
-    srcs: &[*const u8],
-    at: usize,
-) {
+unsafe fn step<const N: usize, const ACC: bool>(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], at: usize) {
     // SAFETY: N bytes at `at` are within every pointer's length; byte arrays need no alignment.
     unsafe {
-        let mut sum = if ACC {
-            dst.add(at).cast::<[u8; N]>().read()
-        } else {
-            [0; N]
-        };
+        let mut sum = if ACC { dst.add(at).cast::<[u8; N]>().read() } else { [0; N] };
         for (index, src) in srcs.iter().enumerate() {
             let bytes = src.add(at).cast::<[u8; N]>().read();
             if let Some(copy) = copies.get(index) {

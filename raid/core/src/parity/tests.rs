@@ -25,21 +25,13 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn slow_xor(start: &[u8], srcs: &[&[u8]]) -> Vec<u8> {
-    (0..start.len())
-        .map(|at| srcs.iter().fold(start[at], |sum, src| sum ^ src[at]))
-        .collect()
+    (0..start.len()).map(|at| srcs.iter().fold(start[at], |sum, src| sum ^ src[at])).collect()
 }
 
 /// Runs every form of every available kernel on `count` sources of `len` bytes at `offset` from an aligned start.
 fn check(count: usize, len: usize, offset: usize, seed: u64) {
-    let pool: Vec<Vec<u8>> = (0..count)
-        .map(|i| noise(seed + i as u64, 128 + offset + i + len))
-        .collect();
-    let srcs: Vec<&[u8]> = pool
-        .iter()
-        .enumerate()
-        .map(|(i, bytes)| &bytes[offset + i..][..len])
-        .collect();
+    let pool: Vec<Vec<u8>> = (0..count).map(|i| noise(seed + i as u64, 128 + offset + i + len)).collect();
+    let srcs: Vec<&[u8]> = pool.iter().enumerate().map(|(i, bytes)| &bytes[offset + i..][..len]).collect();
     let raw: Vec<*const u8> = srcs.iter().map(|src| src.as_ptr()).collect();
     let old = noise(!seed, GUARD + offset + len + GUARD);
     let place = GUARD + offset..GUARD + offset + len;
@@ -56,14 +48,8 @@ fn check(count: usize, len: usize, offset: usize, seed: u64) {
             form(&mut dst[place.clone()]);
             dst
         };
-        assert!(
-            run(&|dst| kernels.xor_into(dst, &srcs)) == into,
-            "xor_into {what}"
-        );
-        assert!(
-            run(&|dst| kernels.xor_acc(dst, &srcs)) == acc,
-            "xor_acc {what}"
-        );
+        assert!(run(&|dst| kernels.xor_into(dst, &srcs)) == into, "xor_into {what}");
+        assert!(run(&|dst| kernels.xor_acc(dst, &srcs)) == acc, "xor_acc {what}");
         // SAFETY: the pointers come from live slices of `len` bytes, and `dst` is a buffer of its own.
         let raw_into = run(&|dst| unsafe { kernels.xor_into_raw(dst.as_mut_ptr(), &raw, len) });
         assert!(raw_into == into, "xor_into_raw {what}");
@@ -78,8 +64,7 @@ fn check(count: usize, len: usize, offset: usize, seed: u64) {
         let mut copies = vec![vec![0u8; len]; count];
         let to: Vec<*mut u8> = copies.iter_mut().map(|copy| copy.as_mut_ptr()).collect();
         // SAFETY: as above; each copy is a buffer of its own.
-        let raw_copy =
-            run(&|dst| unsafe { kernels.copy_xor_raw(dst.as_mut_ptr(), &to, &raw, len) });
+        let raw_copy = run(&|dst| unsafe { kernels.copy_xor_raw(dst.as_mut_ptr(), &to, &raw, len) });
         assert!(raw_copy == into && copies == srcs, "copy_xor_raw {what}");
     }
 }
@@ -87,23 +72,7 @@ fn check(count: usize, len: usize, offset: usize, seed: u64) {
 #[test]
 fn every_count_at_lengths_around_the_steps() {
     for count in 0..=2 * SOURCES_PER_PASS + 1 {
-        for len in [
-            0,
-            1,
-            31,
-            63,
-            64,
-            65,
-            127,
-            128,
-            129,
-            255,
-            256,
-            257,
-            511,
-            512,
-            4096 + 17,
-        ] {
+        for len in [0, 1, 31, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 4096 + 17] {
             check(count, len, len % 5, 7);
         }
     }
@@ -148,29 +117,18 @@ fn parity_equals_reed_solomon() {
         for kernels in Kernels::available() {
             let mut parity = vec![0xff; 4096];
             kernels.xor_into(&mut parity, &srcs);
-            assert!(
-                parity == shards[data],
-                "{} with {data} data members",
-                kernels.name()
-            );
+            assert!(parity == shards[data], "{} with {data} data members", kernels.name());
         }
         // Each lost data block, rebuilt by both.
         for lost in 0..data {
-            let others: Vec<&[u8]> = shards
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != lost)
-                .map(|(_, s)| s.as_slice())
-                .collect();
+            let others: Vec<&[u8]> =
+                shards.iter().enumerate().filter(|(i, _)| *i != lost).map(|(_, s)| s.as_slice()).collect();
             let mut rebuilt = vec![0; 4096];
             Kernels::detect().xor_into(&mut rebuilt, &others);
             let mut damaged: Vec<Option<Vec<u8>>> = shards.iter().cloned().map(Some).collect();
             damaged[lost] = None;
             code.reconstruct(&mut damaged).unwrap();
-            assert!(
-                damaged[lost].as_ref() == Some(&rebuilt),
-                "block {lost} of {data}"
-            );
+            assert!(damaged[lost].as_ref() == Some(&rebuilt), "block {lost} of {data}");
         }
     }
 }
@@ -196,11 +154,7 @@ fn calibration_takes_the_fastest() {
         let mut now = 0;
         let chosen = Kernels::calibrate(|| {
             if readings % 2 == 1 {
-                now += if readings / 2 % sets.len() == fastest {
-                    40
-                } else {
-                    100
-                };
+                now += if readings / 2 % sets.len() == fastest { 40 } else { 100 };
             }
             readings += 1;
             now
@@ -220,11 +174,7 @@ fn measurements_name_every_available_set() {
     let available: Vec<&str> = Kernels::available().map(|kernels| kernels.name()).collect();
     assert_eq!(names, available);
     assert_eq!(names.last(), Some(&"portable"));
-    assert!(
-        results
-            .iter()
-            .all(|result| result.units == 10 && result.source_bytes == 64 * 4 * 4096)
-    );
+    assert!(results.iter().all(|result| result.units == 10 && result.source_bytes == 64 * 4 * 4096));
 }
 
 #[test]

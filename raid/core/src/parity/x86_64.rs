@@ -4,9 +4,8 @@
 //! stay in registers. Four vectors are summed at once to hide the latency of the loads.
 
 use core::arch::x86_64::{
-    __m256i, __m512i, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256,
-    _mm256_xor_si256, _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512,
-    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    __m256i, __m512i, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256,
+    _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use super::{Set, portable};
@@ -56,23 +55,13 @@ macro_rules! passes {
             }
 
             /// Safety: as [`super::super::CopyXorPass`].
-            pub(super) unsafe fn copy_into(
-                dst: *mut u8,
-                copies: &[*mut u8],
-                srcs: &[*const u8],
-                len: usize,
-            ) {
+            pub(super) unsafe fn copy_into(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
                 unsafe { by_count::<false, true>(dst, copies, srcs, len) }
             }
 
             /// Safety: as [`super::super::CopyXorPass`].
-            pub(super) unsafe fn copy_acc(
-                dst: *mut u8,
-                copies: &[*mut u8],
-                srcs: &[*const u8],
-                len: usize,
-            ) {
+            pub(super) unsafe fn copy_acc(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
                 unsafe { by_count::<true, true>(dst, copies, srcs, len) }
             }
@@ -124,8 +113,7 @@ macro_rules! passes {
                         }
                         let mut source = 0;
                         while source + 1 < N {
-                            let (a, b) =
-                                (load(from[source].add(at)), load(from[source + 1].add(at)));
+                            let (a, b) = (load(from[source].add(at)), load(from[source + 1].add(at)));
                             if COPY {
                                 store(to[source].add(at), a);
                                 store(to[source + 1].add(at), b);

@@ -50,12 +50,7 @@ pub struct SyncPlan {
 
 impl SyncPlan {
     /// Nothing to do for this row.
-    pub const SKIP: Self = Self {
-        read: MemberSet::EMPTY,
-        compare: false,
-        rebuild: None,
-        write: None,
-    };
+    pub const SKIP: Self = Self { read: MemberSet::EMPTY, compare: false, rebuild: None, write: None };
 }
 
 /// Plans one row of a sync.
@@ -64,19 +59,11 @@ impl SyncPlan {
 /// Recovery skips a member that is in sync here already, or that takes no writes; it is refused when another block that it needs
 /// is absent.
 pub fn sync(ask: &SyncAsk) -> Result<SyncPlan, Refusal> {
-    assert!(
-        !ask.data.contains(ask.parity),
-        "the parity member is among the data members"
-    );
+    assert!(!ask.data.contains(ask.parity), "the parity member is among the data members");
     let all = ask.data.with(ask.parity);
     let compare = |write| {
         if ask.readable.contains_all(all) {
-            SyncPlan {
-                read: all.minus(ask.held),
-                compare: true,
-                rebuild: None,
-                write,
-            }
+            SyncPlan { read: all.minus(ask.held), compare: true, rebuild: None, write }
         } else {
             SyncPlan::SKIP
         }
@@ -84,19 +71,12 @@ pub fn sync(ask: &SyncAsk) -> Result<SyncPlan, Refusal> {
     match ask.kind {
         SyncKind::Check => Ok(compare(None)),
         SyncKind::Resync | SyncKind::Repair => Ok(compare(Some(ask.parity))),
-        SyncKind::Recovery(member)
-            if ask.readable.contains(member) || !ask.writable.contains(member) =>
-        {
+        SyncKind::Recovery(member) if ask.readable.contains(member) || !ask.writable.contains(member) => {
             Ok(SyncPlan::SKIP)
         }
         SyncKind::Recovery(member) => {
             let fetch = Fetch::of(all, ask.readable, ask.held, member.into())?;
-            Ok(SyncPlan {
-                read: fetch.read,
-                compare: false,
-                rebuild: fetch.rebuild,
-                write: Some(member),
-            })
+            Ok(SyncPlan { read: fetch.read, compare: false, rebuild: fetch.rebuild, write: Some(member) })
         }
     }
 }

@@ -71,45 +71,21 @@ fn planned(
     parity: ParityWork,
     write: &[u8],
 ) -> Result<Plan, Refusal> {
-    Ok(Plan {
-        read: set(read),
-        rebuild: rebuild.map(MemberIndex),
-        parity,
-        write: set(write),
-        method,
-    })
+    Ok(Plan { read: set(read), rebuild: rebuild.map(MemberIndex), parity, write: set(write), method })
 }
 
 fn too_many(absent: &[u8]) -> Result<Plan, Refusal> {
-    Err(Refusal::TooManyAbsent {
-        absent: set(absent),
-    })
+    Err(Refusal::TooManyAbsent { absent: set(absent) })
 }
 
 #[test]
 fn reads() {
     use ParityWork::None as NoWork;
     let table = [
-        (
-            "nothing wanted",
-            row(3),
-            planned(Method::Read, &[], None, NoWork, &[]),
-        ),
-        (
-            "one block",
-            row(3).want(&[1]),
-            planned(Method::Read, &[1], None, NoWork, &[]),
-        ),
-        (
-            "held blocks are not read",
-            row(3).want(&[0, 1]).held(&[1]),
-            planned(Method::Read, &[0], None, NoWork, &[]),
-        ),
-        (
-            "parity",
-            row(3).want(&[3]),
-            planned(Method::Read, &[3], None, NoWork, &[]),
-        ),
+        ("nothing wanted", row(3), planned(Method::Read, &[], None, NoWork, &[])),
+        ("one block", row(3).want(&[1]), planned(Method::Read, &[1], None, NoWork, &[])),
+        ("held blocks are not read", row(3).want(&[0, 1]).held(&[1]), planned(Method::Read, &[0], None, NoWork, &[])),
+        ("parity", row(3).want(&[3]), planned(Method::Read, &[3], None, NoWork, &[])),
         (
             "another member's absence does not matter",
             row(3).want(&[1]).absent(&[0]),
@@ -145,21 +121,13 @@ fn reads() {
             row(3).want(&[2]).absent(&[0, 1]),
             planned(Method::Read, &[2], None, NoWork, &[]),
         ),
-        (
-            "two absent, one of them",
-            row(3).want(&[1]).absent(&[0, 1]),
-            too_many(&[0, 1]),
-        ),
+        ("two absent, one of them", row(3).want(&[1]).absent(&[0, 1]), too_many(&[0, 1])),
         (
             "two absent, one of them held",
             row(3).want(&[1]).absent(&[0, 1]).held(&[0]),
             planned(Method::Reconstruct, &[2, 3], Some(1), NoWork, &[]),
         ),
-        (
-            "a data block and parity absent",
-            row(3).want(&[1]).absent(&[1, 3]),
-            too_many(&[1, 3]),
-        ),
+        ("a data block and parity absent", row(3).want(&[1]).absent(&[1, 3]), too_many(&[1, 3])),
     ];
     for (name, ask, want) in table {
         assert_eq!(plan(&ask), want, "{name}");
@@ -171,36 +139,16 @@ fn writes_to_a_healthy_row() {
     use ParityWork::{Rcw, Rmw};
     use RmwLevel::{Fewer, Never, Tie};
     let table = [
-        (
-            "full",
-            row(4).overwrite(&[0, 1, 2, 3]),
-            planned(Method::Full, &[], None, Rcw, &[0, 1, 2, 3, 4]),
-        ),
-        (
-            "3 members: rcw",
-            row(2).overwrite(&[0]),
-            planned(Method::Rcw, &[1], None, Rcw, &[0, 2]),
-        ),
-        (
-            "3 members, level 2",
-            row(2).overwrite(&[0]).level(Tie),
-            planned(Method::Rcw, &[1], None, Rcw, &[0, 2]),
-        ),
-        (
-            "4 members: a tie is rcw",
-            row(3).overwrite(&[0]),
-            planned(Method::Rcw, &[1, 2], None, Rcw, &[0, 3]),
-        ),
+        ("full", row(4).overwrite(&[0, 1, 2, 3]), planned(Method::Full, &[], None, Rcw, &[0, 1, 2, 3, 4])),
+        ("3 members: rcw", row(2).overwrite(&[0]), planned(Method::Rcw, &[1], None, Rcw, &[0, 2])),
+        ("3 members, level 2", row(2).overwrite(&[0]).level(Tie), planned(Method::Rcw, &[1], None, Rcw, &[0, 2])),
+        ("4 members: a tie is rcw", row(3).overwrite(&[0]), planned(Method::Rcw, &[1, 2], None, Rcw, &[0, 3])),
         (
             "4 members, level 2: a tie is rmw",
             row(3).overwrite(&[0]).level(Tie),
             planned(Method::Rmw, &[0, 3], None, Rmw, &[0, 3]),
         ),
-        (
-            "5 members: rmw",
-            row(4).overwrite(&[1]),
-            planned(Method::Rmw, &[1, 4], None, Rmw, &[1, 4]),
-        ),
+        ("5 members: rmw", row(4).overwrite(&[1]), planned(Method::Rmw, &[1, 4], None, Rmw, &[1, 4])),
         (
             "5 members, level 0",
             row(4).overwrite(&[1]).level(Never),
@@ -211,26 +159,14 @@ fn writes_to_a_healthy_row() {
             row(4).overwrite(&[1]).untrusted(),
             planned(Method::Rcw, &[0, 2, 3], None, Rcw, &[1, 4]),
         ),
-        (
-            "two of four blocks: rcw",
-            row(4).overwrite(&[1, 2]),
-            planned(Method::Rcw, &[0, 3], None, Rcw, &[1, 2, 4]),
-        ),
-        (
-            "partial block, rmw",
-            row(4).partial(&[1]),
-            planned(Method::Rmw, &[1, 4], None, Rmw, &[1, 4]),
-        ),
+        ("two of four blocks: rcw", row(4).overwrite(&[1, 2]), planned(Method::Rcw, &[0, 3], None, Rcw, &[1, 2, 4])),
+        ("partial block, rmw", row(4).partial(&[1]), planned(Method::Rmw, &[1, 4], None, Rmw, &[1, 4])),
         (
             "partial block, rcw reads it too",
             row(2).partial(&[0]).level(Fewer),
             planned(Method::Rcw, &[0, 1], None, Rcw, &[0, 2]),
         ),
-        (
-            "all blocks in part",
-            row(2).partial(&[0, 1]),
-            planned(Method::Rcw, &[0, 1], None, Rcw, &[0, 1, 2]),
-        ),
+        ("all blocks in part", row(2).partial(&[0, 1]), planned(Method::Rcw, &[0, 1], None, Rcw, &[0, 1, 2])),
         (
             "old content held: parity alone is read",
             row(3).overwrite(&[0]).held(&[0]),
@@ -261,16 +197,8 @@ fn writes_to_a_healthy_row() {
             row(2).overwrite(&[0, 1]).want(&[0]),
             planned(Method::Full, &[0], None, Rcw, &[0, 1, 2]),
         ),
-        (
-            "2 members",
-            row(1).overwrite(&[0]),
-            planned(Method::Full, &[], None, Rcw, &[0, 1]),
-        ),
-        (
-            "2 members, in part",
-            row(1).partial(&[0]),
-            planned(Method::Rcw, &[0], None, Rcw, &[0, 1]),
-        ),
+        ("2 members", row(1).overwrite(&[0]), planned(Method::Full, &[], None, Rcw, &[0, 1])),
+        ("2 members, in part", row(1).partial(&[0]), planned(Method::Rcw, &[0], None, Rcw, &[0, 1])),
     ];
     for (name, ask, want) in table {
         assert_eq!(plan(&ask), want, "{name}");
@@ -291,11 +219,7 @@ fn writes_to_a_degraded_row() {
             row(3).overwrite(&[0, 1, 2]).absent(&[3]),
             planned(Method::NoParity, &[], None, NoWork, &[0, 1, 2]),
         ),
-        (
-            "parity absent",
-            row(3).overwrite(&[0]).absent(&[3]),
-            planned(Method::NoParity, &[], None, NoWork, &[0]),
-        ),
+        ("parity absent", row(3).overwrite(&[0]).absent(&[3]), planned(Method::NoParity, &[], None, NoWork, &[0])),
         (
             "parity absent, in part",
             row(3).partial(&[0]).absent(&[3]),
@@ -311,11 +235,7 @@ fn writes_to_a_degraded_row() {
             row(4).partial(&[1]).absent(&[1]),
             planned(Method::Reconstruct, &[0, 2, 3, 4], Some(1), Rcw, &[4]),
         ),
-        (
-            "another block: rmw",
-            row(4).overwrite(&[0]).absent(&[1]),
-            planned(Method::Rmw, &[0, 4], None, Rmw, &[0, 4]),
-        ),
+        ("another block: rmw", row(4).overwrite(&[0]).absent(&[1]), planned(Method::Rmw, &[0, 4], None, Rmw, &[0, 4])),
         (
             "all other blocks: rmw rather than a rebuild",
             row(3).overwrite(&[0, 2]).absent(&[1]),
@@ -351,16 +271,8 @@ fn writes_to_a_degraded_row() {
             row(4).overwrite(&[0]).recovering(&[4]).level(RmwLevel::Tie),
             planned(Method::Rcw, &[1, 2, 3], None, Rcw, &[0, 4]),
         ),
-        (
-            "two absent",
-            row(4).overwrite(&[0]).absent(&[1, 2]),
-            too_many(&[1, 2]),
-        ),
-        (
-            "two absent, full",
-            row(2).overwrite(&[0, 1]).absent(&[0, 2]),
-            too_many(&[0, 2]),
-        ),
+        ("two absent", row(4).overwrite(&[0]).absent(&[1, 2]), too_many(&[1, 2])),
+        ("two absent, full", row(2).overwrite(&[0, 1]).absent(&[0, 2]), too_many(&[0, 2])),
         (
             "parity absent and a part of an unreadable block",
             row(3).partial(&[0]).absent(&[3]).recovering(&[0]),
@@ -384,11 +296,7 @@ fn rmw_wins_below_half_the_row() {
         for touched in 1..=data {
             let ask = row(data).overwrite(&(0..touched).collect::<Vec<_>>());
             let rmw = plan(&ask).unwrap().parity == ParityWork::Rmw;
-            assert_eq!(
-                rmw,
-                2 * i32::from(touched) < i32::from(data) - 1,
-                "{touched} of {data}"
-            );
+            assert_eq!(rmw, 2 * i32::from(touched) < i32::from(data) - 1, "{touched} of {data}");
         }
     }
 }
@@ -403,13 +311,7 @@ fn contradictions_are_caught() {
     unwritable.writable = set(&[0]);
     let mut parity_in_data = row(3);
     parity_in_data.data = set(&[0, 1, 2, 3]);
-    for ask in [
-        parity_written,
-        twice,
-        unwritable,
-        parity_in_data,
-        row(3).want(&[9]),
-    ] {
+    for ask in [parity_written, twice, unwritable, parity_in_data, row(3).want(&[9])] {
         std::panic::catch_unwind(|| plan(&ask)).expect_err("a contradiction went through");
     }
 }
@@ -439,12 +341,7 @@ fn sync_row(kind: SyncKind) -> SyncAsk {
 fn sync_of_a_row() {
     let recovery = |member| SyncKind::Recovery(MemberIndex(member));
     let compare = |read: &[u8], write: Option<u8>| {
-        Ok(SyncPlan {
-            read: set(read),
-            compare: true,
-            rebuild: None,
-            write: write.map(MemberIndex),
-        })
+        Ok(SyncPlan { read: set(read), compare: true, rebuild: None, write: write.map(MemberIndex) })
     };
     let rebuild = |read: &[u8], member| {
         Ok(SyncPlan {
@@ -459,74 +356,19 @@ fn sync_of_a_row() {
     }
     let check = sync_row(SyncKind::Check);
     assert_eq!(sync(&check), compare(&[0, 1, 2, 3], None));
-    assert_eq!(
-        sync(&SyncAsk {
-            held: set(&[1, 3]),
-            ..check
-        }),
-        compare(&[0, 2], None)
-    );
-    assert_eq!(
-        sync(&SyncAsk {
-            readable: set(&[0, 1, 3]),
-            ..check
-        }),
-        Ok(SyncPlan::SKIP)
-    );
-    assert_eq!(
-        sync(&SyncAsk {
-            readable: set(&[0, 1, 2]),
-            ..sync_row(SyncKind::Resync)
-        }),
-        Ok(SyncPlan::SKIP)
-    );
+    assert_eq!(sync(&SyncAsk { held: set(&[1, 3]), ..check }), compare(&[0, 2], None));
+    assert_eq!(sync(&SyncAsk { readable: set(&[0, 1, 3]), ..check }), Ok(SyncPlan::SKIP));
+    assert_eq!(sync(&SyncAsk { readable: set(&[0, 1, 2]), ..sync_row(SyncKind::Resync) }), Ok(SyncPlan::SKIP));
 
-    let data = SyncAsk {
-        readable: set(&[0, 2, 3]),
-        ..sync_row(recovery(1))
-    };
+    let data = SyncAsk { readable: set(&[0, 2, 3]), ..sync_row(recovery(1)) };
     assert_eq!(sync(&data), rebuild(&[0, 2, 3], 1));
-    assert_eq!(
-        sync(&SyncAsk {
-            held: set(&[0]),
-            ..data
-        }),
-        rebuild(&[2, 3], 1)
-    );
-    let held = SyncPlan {
-        read: MemberSet::EMPTY,
-        compare: false,
-        rebuild: None,
-        write: Some(MemberIndex(1)),
-    };
-    assert_eq!(
-        sync(&SyncAsk {
-            held: set(&[1]),
-            ..data
-        }),
-        Ok(held)
-    );
-    let parity = SyncAsk {
-        readable: set(&[0, 1, 2]),
-        ..sync_row(recovery(3))
-    };
+    assert_eq!(sync(&SyncAsk { held: set(&[0]), ..data }), rebuild(&[2, 3], 1));
+    let held = SyncPlan { read: MemberSet::EMPTY, compare: false, rebuild: None, write: Some(MemberIndex(1)) };
+    assert_eq!(sync(&SyncAsk { held: set(&[1]), ..data }), Ok(held));
+    let parity = SyncAsk { readable: set(&[0, 1, 2]), ..sync_row(recovery(3)) };
     assert_eq!(sync(&parity), rebuild(&[0, 1, 2], 3));
     assert_eq!(sync(&sync_row(recovery(1))), Ok(SyncPlan::SKIP));
-    assert_eq!(
-        sync(&SyncAsk {
-            writable: set(&[0, 2, 3]),
-            ..data
-        }),
-        Ok(SyncPlan::SKIP)
-    );
-    let two = SyncAsk {
-        readable: set(&[2, 3]),
-        ..data
-    };
-    assert_eq!(
-        sync(&two),
-        Err(Refusal::TooManyAbsent {
-            absent: set(&[0, 1])
-        })
-    );
+    assert_eq!(sync(&SyncAsk { writable: set(&[0, 2, 3]), ..data }), Ok(SyncPlan::SKIP));
+    let two = SyncAsk { readable: set(&[2, 3]), ..data };
+    assert_eq!(sync(&two), Err(Refusal::TooManyAbsent { absent: set(&[0, 1]) }));
 }

@@ -15,10 +15,7 @@ fn positions_and_lengths() {
     assert_eq!(Sector(3).bytes(), Bytes(1536));
     assert_eq!(Sector(u64::MAX).checked_add(Sectors(1)), None);
     assert_eq!(Sector(1).checked_add(Sectors(1)), Some(Sector(2)));
-    assert_eq!(
-        [Sectors(1), Sectors(2)].into_iter().sum::<Sectors>(),
-        Sectors(3)
-    );
+    assert_eq!([Sectors(1), Sectors(2)].into_iter().sum::<Sectors>(), Sectors(3));
 }
 
 #[test]
@@ -36,10 +33,7 @@ fn all_members() {
     assert_eq!(MemberSet::all(MemberCount(0)), MemberSet::EMPTY);
     assert_eq!(MemberSet::all(MemberCount(3)), MemberSet(0b111));
     assert_eq!(MemberSet::all(MemberCount(64)).len(), 64);
-    assert_eq!(
-        MemberCount(3).indices().collect::<MemberSet>(),
-        MemberSet(0b111)
-    );
+    assert_eq!(MemberCount(3).indices().collect::<MemberSet>(), MemberSet(0b111));
 }
 
 #[test]
@@ -50,9 +44,7 @@ fn set_prints_slots() {
 }
 
 fn slow(set: MemberSet) -> BTreeSet<u8> {
-    (0..64)
-        .filter(|&slot| set.contains(MemberIndex(slot)))
-        .collect()
+    (0..64).filter(|&slot| set.contains(MemberIndex(slot))).collect()
 }
 
 proptest! {

@@ -23,9 +23,7 @@ impl Noise {
 }
 
 fn xor(blocks: impl IntoIterator<Item = Block>) -> Block {
-    blocks.into_iter().fold([0; BLOCK], |sum, block| {
-        core::array::from_fn(|i| sum[i] ^ block[i])
-    })
+    blocks.into_iter().fold([0; BLOCK], |sum, block| core::array::from_fn(|i| sum[i] ^ block[i]))
 }
 
 /// A row on its members: what is true of each block, what each member really stores, and what is in memory.
@@ -38,8 +36,7 @@ struct Row {
 
 impl Row {
     fn new(ask: &Ask, noise: &mut Noise) -> Self {
-        let mut truth: BTreeMap<u8, Block> =
-            ask.data.iter().map(|m| (m.0, noise.block())).collect();
+        let mut truth: BTreeMap<u8, Block> = ask.data.iter().map(|m| (m.0, noise.block())).collect();
         truth.insert(ask.parity.0, xor(truth.values().copied()));
         if !ask.parity_trusted {
             // An absent data block is defined by the parity, right or not, and absent parity by the data. With every block known the
@@ -60,31 +57,17 @@ impl Row {
 /// Carries `plan` out and checks every promise.
 fn carry_out(ask: &Ask, plan: &Plan, noise: &mut Noise) {
     let Row { truth, mut disk } = Row::new(ask, noise);
-    assert!(
-        ask.readable.contains_all(plan.read),
-        "an unreadable block is read"
-    );
+    assert!(ask.readable.contains_all(plan.read), "an unreadable block is read");
     assert!(!plan.read.intersects(ask.held), "a held block is read");
-    assert!(
-        ask.writable.contains_all(plan.write),
-        "an absent member is written"
-    );
-    let mut memory: BTreeMap<u8, Block> = ask
-        .held
-        .intersection(ask.all())
-        .iter()
-        .map(|m| (m.0, truth[&m.0]))
-        .collect();
+    assert!(ask.writable.contains_all(plan.write), "an absent member is written");
+    let mut memory: BTreeMap<u8, Block> = ask.held.intersection(ask.all()).iter().map(|m| (m.0, truth[&m.0])).collect();
     memory.extend(plan.read.iter().map(|m| (m.0, disk[&m.0])));
     if let Some(member) = plan.rebuild {
         let others = ask.all().without(member);
         memory.insert(member.0, xor(others.iter().map(|m| memory[&m.0])));
     }
     for member in ask.want {
-        assert_eq!(
-            memory[&member.0], truth[&member.0],
-            "a reader gets wrong bytes"
-        );
+        assert_eq!(memory[&member.0], truth[&member.0], "a reader gets wrong bytes");
     }
     let mut new: BTreeMap<u8, Block> = ask.overwrite.iter().map(|m| (m.0, noise.block())).collect();
     for member in ask.partial {
@@ -95,59 +78,29 @@ fn carry_out(ask: &Ask, plan: &Plan, noise: &mut Noise) {
     let parity = match plan.parity {
         ParityWork::None => None,
         ParityWork::Rmw => {
-            assert!(
-                ask.parity_trusted && ask.rmw_level != RmwLevel::Never,
-                "rmw where it is forbidden"
-            );
-            let changes = new
-                .iter()
-                .flat_map(|(member, block)| [*block, memory[member]]);
+            assert!(ask.parity_trusted && ask.rmw_level != RmwLevel::Never, "rmw where it is forbidden");
+            let changes = new.iter().flat_map(|(member, block)| [*block, memory[member]]);
             Some(xor(changes.chain([memory[&ask.parity.0]])))
         }
-        ParityWork::Rcw => Some(xor(ask
-            .data
-            .iter()
-            .map(|m| *new.get(&m.0).unwrap_or_else(|| &memory[&m.0])))),
+        ParityWork::Rcw => Some(xor(ask.data.iter().map(|m| *new.get(&m.0).unwrap_or_else(|| &memory[&m.0])))),
     };
     for member in plan.write {
-        let block = if member == ask.parity {
-            parity
-        } else {
-            new.get(&member.0).copied()
-        };
-        disk.insert(
-            member.0,
-            block.expect("a block is written that has no new content"),
-        );
+        let block = if member == ask.parity { parity } else { new.get(&member.0).copied() };
+        disk.insert(member.0, block.expect("a block is written that has no new content"));
     }
-    assert!(
-        plan.write
-            .contains_all(ask.touched().intersection(ask.writable)),
-        "a write is lost"
-    );
+    assert!(plan.write.contains_all(ask.touched().intersection(ask.writable)), "a write is lost");
     let mut after = truth;
     after.extend(&new);
     if ask.touched().is_empty() {
-        assert_eq!(
-            (plan.parity, plan.write),
-            (ParityWork::None, MemberSet::EMPTY),
-            "a read writes"
-        );
+        assert_eq!((plan.parity, plan.write), (ParityWork::None, MemberSet::EMPTY), "a read writes");
         return;
     }
     for member in ask.data.intersection(ask.readable) {
-        assert_eq!(
-            disk[&member.0], after[&member.0],
-            "member {member} has wrong data"
-        );
+        assert_eq!(disk[&member.0], after[&member.0], "member {member} has wrong data");
     }
     // Whoever reads later, one absent member included, finds the new data: parity is the XOR of all of it.
     if ask.writable.contains(ask.parity) {
-        assert_eq!(
-            disk[&ask.parity.0],
-            xor(ask.data.iter().map(|m| after[&m.0])),
-            "parity is wrong"
-        );
+        assert_eq!(disk[&ask.parity.0], xor(ask.data.iter().map(|m| after[&m.0])), "parity is wrong");
     }
 }
 
@@ -155,11 +108,7 @@ fn carry_out(ask: &Ask, plan: &Plan, noise: &mut Noise) {
 fn knows(ask: &Ask, read: MemberSet) -> MemberSet {
     let have = read.union(ask.held).intersection(ask.all());
     let unknown = ask.all().minus(have);
-    if unknown.len() == 1 && !unknown.intersects(ask.readable) {
-        ask.all()
-    } else {
-        have
-    }
+    if unknown.len() == 1 && !unknown.intersects(ask.readable) { ask.all() } else { have }
 }
 
 /// The fewest blocks read by any allowed way, by trying all sets of readable blocks; `None` when there is no way.
@@ -200,19 +149,12 @@ fn judge(ask: &Ask, noise: &mut Noise) {
     match plan(ask) {
         Ok(plan) => {
             // Every allowed method is among those searched, so the plan is minimal if and only if the counts are equal.
-            assert_eq!(
-                Some(plan.read.len()),
-                fewest,
-                "reads more than needed: {ask:?} {plan:?}"
-            );
+            assert_eq!(Some(plan.read.len()), fewest, "reads more than needed: {ask:?} {plan:?}");
             carry_out(ask, &plan, noise);
         }
         Err(Refusal::TooManyAbsent { absent }) => {
             assert_eq!(fewest, None, "refused what can be done: {ask:?}");
-            assert!(
-                absent.len() >= 2 && !ask.readable.contains_all(absent),
-                "{ask:?} names {absent}"
-            );
+            assert!(absent.len() >= 2 && !ask.readable.contains_all(absent), "{ask:?} names {absent}");
         }
     }
 }
@@ -223,10 +165,7 @@ fn every_ask(data: u8) {
     let members = u32::from(data) + 1;
     let digit = |number: u32, base: u32, place: u32| number / base.pow(place) % base;
     let pick = |number: u32, base: u32, values: &[u32]| -> MemberSet {
-        (0..members)
-            .filter(|&m| values.contains(&digit(number, base, m)))
-            .map(|m| MemberIndex(m as u8))
-            .collect()
+        (0..members).filter(|&m| values.contains(&digit(number, base, m))).map(|m| MemberIndex(m as u8)).collect()
     };
     for states in 0..3u32.pow(members) {
         let writable = pick(states, 3, &[0, 1]);
@@ -263,19 +202,12 @@ fn every_state_of_rows_up_to_four_members() {
 }
 
 fn any_ask() -> impl Strategy<Value = Ask> {
-    (
-        3u8..=7,
-        any::<u8>(),
-        any::<[u8; 8]>(),
-        any::<bool>(),
-        0u64..3,
-    )
-        .prop_map(|(members, turn, states, trusted, level)| {
+    (3u8..=7, any::<u8>(), any::<[u8; 8]>(), any::<bool>(), 0u64..3).prop_map(
+        |(members, turn, states, trusted, level)| {
             let all = MemberSet::all(MemberCount(members));
             let parity = MemberIndex(turn % members);
-            let choose = |test: &dyn Fn(u8) -> bool| -> MemberSet {
-                all.iter().filter(|m| test(states[m.index()])).collect()
-            };
+            let choose =
+                |test: &dyn Fn(u8) -> bool| -> MemberSet { all.iter().filter(|m| test(states[m.index()])).collect() };
             let data = all.without(parity);
             // Bits 0-2: absent or recovering, rarely; 3-4: written; 5: held; 6-7: wanted, one in four.
             let writable = choose(&|state| state & 7 != 0);
@@ -291,7 +223,8 @@ fn any_ask() -> impl Strategy<Value = Ask> {
                 parity_trusted: trusted,
                 rmw_level: RmwLevel::from_number(level).unwrap(),
             }
-        })
+        },
+    )
 }
 
 proptest! {
