@@ -58,7 +58,7 @@ pub struct ShelfConfig {
     /// How long a frame can be under way. Answers are remembered for twice that.
     pub frame_lifetime: Duration,
     /// Answers that can be remembered. Writes beyond this many within two frame lifetimes are dropped (and repeated by
-    /// their initiators). An entry takes about 72 bytes, touched only when needed.
+    /// their initiators). An entry takes about 64 bytes, touched only when needed.
     pub duplicate_entries: usize,
     /// Writes and TRIMs are dropped until then. A frame sent before a restart can arrive after it, when the answers
     /// from before are forgotten: set this to one frame lifetime after the start, unless nobody can have sent any.
