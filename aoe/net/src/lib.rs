@@ -3,11 +3,15 @@
 //! This is the shell around the state machines of `aoe-proto`: it alone reads clocks, opens sockets and starts threads.
 //!
 //! - [`link`] moves raw frames in batches.
+//! - [`shelf_server`] serves a shelf over links.
+//! - [`store`] has what a shelf serves: files, block devices, memory.
 //! - [`wake`] waits for links, and wakes a thread that waits.
 
 #![deny(unsafe_code)]
 
 pub mod link;
+pub mod shelf_server;
+pub mod store;
 pub mod wake;
 
 use core::time::Duration;

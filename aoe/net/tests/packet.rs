@@ -8,8 +8,15 @@ use common::{frame, in_namespace, ip, mac, veth_pair};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
+/// Opens a link and waits for its carrier.
 fn open(interface: &str, role: Role) -> PacketLink {
-    PacketLink::open(&PacketConfig::new(interface, role)).unwrap()
+    open_with(&PacketConfig::new(interface, role))
+}
+
+fn open_with(config: &PacketConfig) -> PacketLink {
+    let mut link = PacketLink::open(config).unwrap();
+    refresh_until(&mut link, |link| link.info().is_some());
+    link
 }
 
 /// Receives until there are `count` frames; fails after ten seconds.
@@ -31,7 +38,7 @@ fn refresh_until(link: &mut PacketLink, done: impl Fn(&PacketLink) -> bool) {
         assert!(Instant::now() < end, "link state: {:?}", link.info());
         link.receive(&mut |_| {});
         link.refresh();
-        std::thread::yield_now();
+        wait(&[], Some(Duration::from_millis(1)));
     }
 }
 
@@ -95,7 +102,7 @@ fn the_kernel_filters_by_role() {
 fn what_the_queue_can_not_hold_is_dropped_and_counted() {
     in_namespace(9000, || {
         let config = PacketConfig { receive_buffer: 1 << 20, ..PacketConfig::new("ve1", Role::Shelf) };
-        let mut b = PacketLink::open(&config).unwrap();
+        let mut b = open_with(&config);
         let mut a = open("ve0", Role::Everything);
         let holds = b.receive_frames();
         assert!((64..200).contains(&holds), "{holds}");
@@ -151,7 +158,7 @@ fn a_link_that_went_down_works_again() {
             refresh_until(&mut a, |link| link.info().is_some());
             refresh_until(&mut b, |link| link.info().is_some());
             assert_eq!(a.send(&[FrameRef::whole(&one)]), 1);
-            assert_eq!(receive(&mut b, 1), [one.clone()]);
+            assert_eq!(receive(&mut b, 1), std::slice::from_ref(&one));
             assert_eq!(b.counters().went_down, round);
         }
     });

@@ -198,6 +198,10 @@ impl Link for MemoryLink {
         count
     }
 
+    fn receive_frames(&self) -> usize {
+        QUEUE
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.port.waker.as_fd())
     }

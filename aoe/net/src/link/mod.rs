@@ -107,6 +107,9 @@ pub trait Link: Send {
     /// were there.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize;
 
+    /// Full-sized frames that its receive queue holds. What a shelf tells its initiators must not exceed it.
+    fn receive_frames(&self) -> usize;
+
     /// A descriptor that polls readable when frames have arrived or the link's state changed.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
@@ -133,6 +136,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         (**self).receive(sink)
+    }
+
+    fn receive_frames(&self) -> usize {
+        (**self).receive_frames()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

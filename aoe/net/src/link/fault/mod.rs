@@ -287,11 +287,12 @@ impl<L: Link> Link for FaultLink<L> {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let released = self.release(sink);
-        if released == BATCH {
-            return released;
+        if released > 0 {
+            // More may be there: the inner link has not been asked.
+            return BATCH;
         }
         if self.config.receive.is_none() {
-            return released + self.inner.receive(sink);
+            return self.inner.receive(sink);
         }
         let FaultLink { inner, random, config, counters, spare, held, sequence, .. } = self;
         let count = inner.receive(&mut |frame| {
@@ -328,7 +329,11 @@ impl<L: Link> Link for FaultLink<L> {
             held.push(Reverse(Held { due, sequence: *sequence, direction: Direction::Receive, frame: copy }));
         });
         self.arm();
-        released + count
+        count
+    }
+
+    fn receive_frames(&self) -> usize {
+        self.inner.receive_frames()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -4,7 +4,7 @@
 //!
 //! What it takes care of: frames move in batches of [`BATCH`] with one system call; the kernel filters by [`Role`], so a worker is
 //! not woken by another's replies; socket buffers are sized for jumbo frames, of which a queued one is charged more than it is
-//! long ([`PacketLink::receive_frames`] says how many fit); an interface that goes down, vanishes, or comes back under the same
+//! long ([`Link::receive_frames`] says how many fit); an interface that goes down, vanishes, or comes back under the same
 //! name with another index is followed. Bound: the socket buffers.
 
 mod filter;
@@ -52,7 +52,8 @@ pub struct PacketConfig {
     pub send_buffer: usize,
     /// Skip the interface's queueing discipline when sending.
     pub qdisc_bypass: bool,
-    /// Open an interface that is down and wait for it to come up, instead of failing.
+    /// Open an interface that is set down and wait for it to come up, instead of failing. One that merely has no carrier is always
+    /// waited for.
     pub allow_down: bool,
 }
 
@@ -82,8 +83,8 @@ pub enum LinkError {
         /// Those that exist.
         existing: Vec<String>,
     },
-    /// The interface is down.
-    #[error("interface {0} is down or has no carrier; try: ip link set {0} up")]
+    /// The interface is set down.
+    #[error("interface {0} is down; try: ip link set {0} up")]
     Down(String),
     /// The MTU is too small for a sector.
     #[error("interface {name} has MTU {mtu}; one sector needs {MTU_MIN}")]
@@ -135,7 +136,7 @@ impl PacketLink {
         let fd = socket.as_fd();
         let interface = sys::interface(fd, name)
             .map_err(|_| LinkError::NoInterface { name: name.to_owned(), existing: sys::interface_names() })?;
-        if !interface.running && !config.allow_down {
+        if !interface.up && !config.allow_down {
             return Err(LinkError::Down(name.to_owned()));
         }
         if interface.mtu < MTU_MIN {
@@ -164,12 +165,6 @@ impl PacketLink {
             batch: Batch::new(),
             counters: LinkCounters::default(),
         })
-    }
-
-    /// Frames of full MTU that the receive buffer holds. What a shelf advertises must not exceed it.
-    pub fn receive_frames(&self) -> usize {
-        let mtu = self.info.map_or(self.slots.capacity() - HEADER_MAX, |info| info.mtu as usize);
-        self.receive_buffer / charge(mtu)
     }
 
     fn went_down(&mut self) {
@@ -318,6 +313,11 @@ impl Link for PacketLink {
         }
         self.received = received;
         count
+    }
+
+    fn receive_frames(&self) -> usize {
+        let mtu = self.info.map_or(self.slots.capacity() - HEADER_MAX, |info| info.mtu as usize);
+        self.receive_buffer / charge(mtu)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -17,7 +17,9 @@ static ZEROS: [u8; 65_536] = [0; 65_536];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) index: i32,
-    /// Administratively up and with carrier.
+    /// Administratively up.
+    pub(super) up: bool,
+    /// Up and with carrier. The kernel may notice a carrier only after a second.
     pub(super) running: bool,
     pub(super) mtu: u32,
     pub(super) mac: [u8; 6],
@@ -129,7 +131,13 @@ pub(super) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
             *to = from as u8;
         }
         let both = libc::IFF_UP | libc::IFF_RUNNING;
-        Ok(Interface { index, running: flags & both == both, mtu: u32::try_from(mtu).unwrap_or(0), mac })
+        Ok(Interface {
+            index,
+            up: flags & libc::IFF_UP != 0,
+            running: flags & both == both,
+            mtu: u32::try_from(mtu).unwrap_or(0),
+            mac,
+        })
     }
 }
 
