@@ -7,6 +7,7 @@
 //! - [`geometry`]: array sector to member sector and back, in md's six level 5 layouts;
 //! - [`parity`]: XOR kernels (the only module with unsafe code);
 //! - [`plan`]: the one planner, of reads, writes and sync;
+//! - [`sync`]: which rows a resync or recovery works on next, and how fast;
 //! - [`md`]: superblocks, new arrays, assembly.
 
 #![deny(unsafe_code)]
@@ -15,4 +16,5 @@ pub mod geometry;
 pub mod md;
 pub mod parity;
 pub mod plan;
+pub mod sync;
 pub mod units;

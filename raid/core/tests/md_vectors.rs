@@ -259,7 +259,7 @@ fn members_of_two_arrays_are_refused_unless_one_is_named() {
 fn a_truncated_device_is_left_out() {
     let vector = Vector::load("r5-ls-64k-v12");
     let mut candidates = candidates(&vector);
-    candidates[1].size = candidates[1].size - Sectors(8);
+    candidates[1].size -= Sectors(8);
     let refused = assemble(candidates, &Options::default()).unwrap_err();
     assert!(matches!(refused, Refusal::Missing { .. }), "{refused}");
     assert!(refused.to_string().contains("truncated device"), "{refused}");
