@@ -1,0 +1,1 @@
+//! The initiator against a scripted target.
