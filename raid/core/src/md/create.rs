@@ -11,6 +11,8 @@ use crate::units::{MemberCount, Sector, Sectors};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod tests_support;
 
 /// mdadm's default chunk: 512 KiB.
 pub const CHUNK_DEFAULT: Sectors = Sectors(1024);
@@ -141,6 +143,18 @@ fn usable(minor: Minor, device: Sectors, data_offset: Sector) -> Option<Sectors>
     size.0.checked_sub(overhead).map(Sectors)
 }
 
+/// The smallest device with `wanted` usable sectors.
+fn smallest_device(minor: Minor, data_offset: Sector, wanted: Sectors) -> Sectors {
+    let mut device = wanted + Sectors(data_offset.0);
+    // What is missing is added until nothing is: a few times at most, as the space for a bitmap grows with the size in three steps.
+    while let Some(lacking) = wanted.0.checked_sub(usable(minor, device, data_offset).map_or(0, |usable| usable.0))
+        && lacking > 0
+    {
+        device += Sectors(lacking).round_up(Sectors(8));
+    }
+    device
+}
+
 /// The stored name: `host:name` where that fits.
 fn stored_name(array: &NewArray<'_>) -> Result<[u8; 32], CreateError> {
     let valid = |name: &str| !name.is_empty() && name.len() <= NAME_MAX && !name.contains(char::is_control);
@@ -170,20 +184,21 @@ pub fn create(array: &NewArray<'_>, devices: &[NewDevice]) -> Result<Created, Cr
         return Err(CreateError::TooManyDevices(devices.len()));
     }
     let data_offset = data_offset(array.minor, first.size, array.chunk);
-    let wanted = array.size.unwrap_or(array.chunk).max(array.chunk);
+    // Checked before any device, so that a size that makes no array is told as such.
+    let shape = |size| Geometry::new(array.members, array.chunk, size, array.layout);
+    let wanted = shape(array.size.unwrap_or(array.chunk))?.component_size();
     let mut room = Vec::with_capacity(devices.len());
     for (index, device) in devices.iter().enumerate() {
         let usable = usable(array.minor, device.size, data_offset);
         let Some(usable) = usable.filter(|&usable| usable >= wanted) else {
-            let needed = Sectors(device.size.0 - usable.map_or(0, |usable| usable.0)) + wanted;
-            let needed = if usable.is_some() { needed } else { Sectors(data_offset.0 + 32) + wanted };
+            let needed = smallest_device(array.minor, data_offset, wanted);
             return Err(CreateError::DeviceTooSmall { index, size: device.size, needed });
         };
         room.push(usable);
     }
     let smallest = room.iter().copied().min().unwrap_or_default();
     let largest = room.iter().copied().max().unwrap_or_default();
-    let geometry = Geometry::new(array.members, array.chunk, array.size.unwrap_or(smallest), array.layout)?;
+    let geometry = shape(array.size.unwrap_or(smallest))?;
     let template = template(array, set_name, &geometry, devices.len(), data_offset);
     let superblocks =
         devices.iter().enumerate().map(|(number, device)| for_device(&template, number as u32, device)).collect();

@@ -1,8 +1,6 @@
 //! Arrays made by the Linux kernel and mdadm: superblocks byte for byte, fields as mdadm prints them, assembly, and the array's content through our geometry
 //! and parity, with every single member left out.
 
-mod common;
-
 use raid_core::geometry::Geometry;
 use raid_core::md::assemble::{Assembly, Candidate, LeftOut, Options, Refusal, assemble};
 use raid_core::md::superblock::{Support, Unsupported};
@@ -11,7 +9,7 @@ use raid_core::parity::{Kernels, is_zero};
 use raid_core::units::{DataIndex, MemberIndex, MemberSet, Sector, Sectors, StripeIndex};
 use sha2::{Digest, Sha256};
 
-use common::{SECTOR, Vector, block, size};
+use crate::common::{SECTOR, Vector, block, size};
 
 /// All that the vectors need, so that arrays with a bitmap or a PPL can be looked into here.
 const ALL: Support = Support { bitmap: true, ppl: true, bad_blocks: true };
@@ -19,7 +17,9 @@ const ALL: Support = Support { bitmap: true, ppl: true, bad_blocks: true };
 fn candidates(vector: &Vector) -> Vec<Candidate<String>> {
     let images = vector.images.iter().enumerate();
     let name = |member| format!("member{member}");
-    images.map(|(i, image)| Candidate { device: name(i), size: size(image), superblock: common::find(image) }).collect()
+    images
+        .map(|(i, image)| Candidate { device: name(i), size: size(image), superblock: crate::common::find(image) })
+        .collect()
 }
 
 fn assembled(vector: &Vector, options: Options) -> Assembly<String> {
