@@ -1,0 +1,4 @@
+//! The life cycle in a world of devices that crash.
+
+mod marking;
+mod world;
