@@ -72,11 +72,11 @@ impl<T> Slab<T> {
 
     /// All entries in use, in index order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let used = |(index, entry)| match entry {
+        let all = self.entries.iter().enumerate();
+        all.filter_map(|(index, entry)| match entry {
             Entry::Used(value) => Some((index as u32, value)),
             Entry::Free { .. } => None,
-        };
-        self.entries.iter().enumerate().filter_map(used)
+        })
     }
 }
 
