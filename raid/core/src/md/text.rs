@@ -1,12 +1,15 @@
-//! Superblocks in mdadm's words: the fields of `mdadm --examine`, sizes and times as it prints them.
+//! Superblocks in mdadm's words: the fields of `mdadm --examine` and `--detail`, sizes and times as it prints them.
 //!
 //! Called by `examine` and `detail`. A field is a name and a value; alignment, JSON and the like are the caller's work.
 
 use super::{Features, Role, Superblock};
 use crate::units::{Bytes, Sectors};
 
+mod detail;
 #[cfg(test)]
 mod tests;
+
+pub use detail::{Activity, Detail, DeviceRow, DeviceState, consistency_policy};
 
 /// Seconds in a day.
 const DAY: i64 = 86_400;

@@ -37,8 +37,8 @@ unsafe fn blocks<const ACC: bool>(dst: *mut u8, copies: &[*mut u8], srcs: &[*con
             if !ACC && let Some(copy) = copies.first() {
                 store(copy.add(at), sum);
             }
-            for index in usize::from(!ACC)..srcs.len() {
-                let block = load(srcs[index].add(at));
+            for (index, src) in srcs.iter().enumerate().skip(usize::from(!ACC)) {
+                let block = load(src.add(at));
                 if let Some(copy) = copies.get(index) {
                     store(copy.add(at), block);
                 }

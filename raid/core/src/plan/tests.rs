@@ -271,6 +271,15 @@ fn writes_to_a_degraded_row() {
             row(4).overwrite(&[0]).recovering(&[4]).level(RmwLevel::Tie),
             planned(Method::Rcw, &[1, 2, 3], None, Rcw, &[0, 4]),
         ),
+    ];
+    for (name, ask, want) in table {
+        assert_eq!(plan(&ask), want, "{name}");
+    }
+}
+
+#[test]
+fn writes_that_cannot_land_whole() {
+    let table = [
         ("two absent", row(4).overwrite(&[0]).absent(&[1, 2]), too_many(&[1, 2])),
         ("two absent, full", row(2).overwrite(&[0, 1]).absent(&[0, 2]), too_many(&[0, 2])),
         (

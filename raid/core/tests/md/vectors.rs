@@ -1,6 +1,8 @@
 //! Arrays made by the Linux kernel and mdadm: superblocks byte for byte, fields as mdadm prints them, assembly, and the array's content through our geometry
 //! and parity, with every single member left out.
 
+use std::collections::BTreeMap;
+
 use raid_core::geometry::Geometry;
 use raid_core::md::assemble::{Assembly, Candidate, LeftOut, Options, Refusal, assemble};
 use raid_core::md::superblock::{Support, Unsupported};
@@ -57,6 +59,44 @@ fn fields_as_mdadm_prints_them() {
             theirs.retain(|name, _| !(superblock.level == 6 && name == "Layout"));
             assert!(theirs.is_empty(), "{} member {member}: not printed: {theirs:?}", vector.name);
         }
+    }
+}
+
+/// What `mdadm --detail` printed for the running array, against ours from its superblocks.
+#[test]
+fn detail_as_mdadm_prints_it() {
+    use text::{Detail, DeviceRow, DeviceState};
+    for vector in Vector::all("r5-") {
+        let assembly = assembled(&vector, Options { force: true, ..Options::default() });
+        let mut theirs = BTreeMap::new();
+        for line in vector.info.lines() {
+            if let Some((name, value)) = line.split_once(" : ") {
+                theirs.insert(name.trim().to_owned(), value.trim().to_owned());
+            }
+        }
+        let mut devices: Vec<DeviceRow> = (0u8..)
+            .zip(&assembly.slots)
+            .map(|(slot, seat)| DeviceRow {
+                number: seat.as_ref().map(|seat| seat.superblock.dev_number),
+                slot: Some(MemberIndex(slot)),
+                state: if seat.is_some() { DeviceState::InSync } else { DeviceState::Removed },
+                device: seat.as_ref().map_or_else(String::new, |seat| seat.device.clone()),
+            })
+            .collect();
+        let rest = |state, device: &String| DeviceRow { number: None, slot: None, state, device: device.clone() };
+        devices.extend(assembly.spares.iter().map(|(device, _)| rest(DeviceState::Spare, device)));
+        // A failed device is listed until it is removed; the text tells which were.
+        let faulty = assembly.left_out.iter().filter(|_| vector.info.contains("faulty"));
+        devices.extend(faulty.map(|(device, _)| rest(DeviceState::Faulty, device)));
+        let detail = Detail { superblock: &assembly.freshest, state: "active", activity: None, devices: &devices };
+        for field in detail.fields(0) {
+            let value = theirs.remove(field.name);
+            // Printed before the array was stopped, so before the last superblock was written.
+            if !["Update Time", "Events", "State"].contains(&field.name) {
+                assert_eq!(Some(&field.value), value.as_ref(), "{}: {}", vector.name, field.name);
+            }
+        }
+        assert!(theirs.is_empty(), "{}: not printed: {theirs:?}", vector.name);
     }
 }
 

@@ -83,6 +83,37 @@ fn roles_and_states() {
 }
 
 #[test]
+fn states_of_a_running_array() {
+    use DeviceState::{Faulty, InSync, Rebuilding, Removed, Spare};
+    let words = |states: &[DeviceState], activity| {
+        let row = |state: &DeviceState| DeviceRow { number: None, slot: None, state: *state, device: String::new() };
+        let devices: Vec<DeviceRow> = states.iter().map(row).collect();
+        let superblock = superblock(4);
+        let detail = Detail { superblock: &superblock, state: "clean", activity, devices: &devices };
+        let fields = detail.fields(0);
+        let value = |name: &str| fields.iter().find(|field| field.name == name).map_or("-", |field| &field.value);
+        let counts = ["Total Devices", "Active Devices", "Working Devices", "Failed Devices", "Spare Devices"];
+        let status = ["Rebuild Status", "Resync Status", "Check Status"].map(value).join("");
+        (detail.state_words(), counts.map(value).join(" "), status.replace('-', ""))
+    };
+    let want = |state: &str, counts: &str, status: &str| (state.to_owned(), counts.to_owned(), status.to_owned());
+    assert_eq!(words(&[InSync; 4], None), want("clean", "4 4 4 0 0", ""));
+    let check = Some((Activity::Check, 7));
+    assert_eq!(words(&[InSync; 4], check), want("clean, checking", "4 4 4 0 0", "7% complete"));
+    let resync = Some((Activity::Resync, 50));
+    assert_eq!(words(&[InSync; 4], resync), want("clean, resyncing", "4 4 4 0 0", "50% complete"));
+    let degraded = [InSync, Removed, InSync, InSync, Faulty, Spare];
+    assert_eq!(words(&degraded, None), want("clean, degraded", "5 3 4 1 1", ""));
+    let recovering = [InSync, Rebuilding, InSync, InSync];
+    let recovery = Some((Activity::Recovery, 0));
+    assert_eq!(words(&recovering, recovery), want("clean, degraded, recovering", "4 3 4 0 1", "0% complete"));
+    assert_eq!(words(&[InSync, Removed, Removed, InSync], None), want("clean, FAILED", "2 2 2 0 0", ""));
+    assert_eq!(InSync.words(), "active sync");
+    let policy = |features| consistency_policy(&Superblock { features: Features(features), ..superblock(4) });
+    assert_eq!([0, 1, 1024, 2048, 512].map(policy), ["resync", "bitmap", "ppl", "ppl", "journal"]);
+}
+
+#[test]
 fn a_device_too_small_is_told() {
     let sb = superblock(4);
     let fields = examine(&sb, Sectors(12288 - 8), 0);
