@@ -137,5 +137,10 @@ proptest! {
             }
             prop_assert!(model.len() <= cache.len() && cache.len() <= capacity);
         }
+        // In the end nothing is left behind.
+        for _ in 0..capacity.div_ceil(EXPIRE_BATCH) {
+            cache.has_room(now + 2 * LIFETIME);
+        }
+        prop_assert_eq!(cache.len(), 0);
     }
 }
