@@ -9,22 +9,25 @@ pub(crate) struct Captured {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The capture at MTU 1500.
+pub(crate) const MTU_1500: &[u8] = include_bytes!("../../../tests/fixtures/aoe/linux-vblade-mtu1500.pcap");
+/// The capture at MTU 9000.
+pub(crate) const MTU_9000: &[u8] = include_bytes!("../../../tests/fixtures/aoe/linux-vblade-mtu9000.pcap");
+
 /// The frames of a classic little-endian pcap file of Ethernet frames with microseconds.
-pub(crate) fn capture(name: &str) -> Vec<Captured> {
+pub(crate) fn capture(file: &[u8]) -> Vec<Captured> {
     const FILE_HEADER: usize = 24;
     const FRAME_HEADER: usize = 16;
-    let path = format!("{}/../../tests/fixtures/aoe/{name}", env!("CARGO_MANIFEST_DIR"));
-    let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
-    assert_eq!(word(0), 0xA1B2_C3D4, "{path}: a pcap file in little-endian order");
-    assert_eq!(word(20), 1, "{path}: Ethernet frames");
+    assert_eq!(word(0), 0xA1B2_C3D4, "a pcap file in little-endian order");
+    assert_eq!(word(20), 1, "Ethernet frames");
     let mut frames = Vec::new();
     let mut start = None;
     let mut at = FILE_HEADER;
     while at < file.len() {
         let time = Duration::from_secs(word(at).into()) + Duration::from_micros(word(at + 4).into());
         let len = word(at + 8) as usize;
-        assert_eq!(len, word(at + 12) as usize, "{path}: whole frames");
+        assert_eq!(len, word(at + 12) as usize, "whole frames");
         let bytes = file[at + FRAME_HEADER..at + FRAME_HEADER + len].to_vec();
         frames.push(Captured { at: time - *start.get_or_insert(time), bytes });
         at += FRAME_HEADER + len;

@@ -2,7 +2,7 @@
 //! those that vblade answered.
 
 use super::*;
-use crate::testing::{Captured, capture};
+use crate::testing::{Captured, MTU_1500, MTU_9000, capture};
 
 const E20_0: Address = Address::new(20, 0);
 
@@ -75,8 +75,8 @@ fn compare(ours: &[u8], theirs: &[u8]) {
     }
 }
 
-fn replay(name: &str, mtu: u32) {
-    let frames = capture(name);
+fn replay(file: &[u8], mtu: u32) {
+    let frames = capture(file);
     let replies: Vec<_> = frames.iter().filter(|captured| captured.bytes[14] & 0x08 != 0).collect();
     let mac = Header::parse(&replies[0].bytes).unwrap().0.src;
     let mut shelf = Shelf::new(ShelfConfig { firmware: 0x4019, ..ShelfConfig::new(BOOT) });
@@ -108,10 +108,10 @@ fn replay(name: &str, mtu: u32) {
 
 #[test]
 fn mtu_1500() {
-    replay("linux-vblade-mtu1500.pcap", 1500);
+    replay(MTU_1500, 1500);
 }
 
 #[test]
 fn mtu_9000() {
-    replay("linux-vblade-mtu9000.pcap", 9000);
+    replay(MTU_9000, 9000);
 }

@@ -2,7 +2,7 @@
 //!
 //! The other half, our shelf's answers to the captured requests, is in the shelf's tests.
 
-use crate::testing::{capture, emitted};
+use crate::testing::{MTU_1500, MTU_9000, capture, emitted};
 use crate::wire::*;
 
 /// Frames seen, by kind.
@@ -69,9 +69,9 @@ fn rebuilt(frame: &Frame<'_>) -> Vec<u8> {
     })
 }
 
-fn check(name: &str) -> Seen {
+fn check(file: &[u8]) -> Seen {
     let mut seen = Seen::default();
-    for captured in capture(name) {
+    for captured in capture(file) {
         let bytes = &captured.bytes;
         let frame = Frame::parse(bytes).unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"));
         let len = defined_len(&frame);
@@ -122,11 +122,11 @@ fn check_identify(data: &[u8]) {
 #[test]
 fn mtu_1500() {
     let want = Seen { identify: [6, 6], read: [61, 61], write: [36, 36], config: [11, 10], errors: 1 };
-    assert_eq!(check("linux-vblade-mtu1500.pcap"), want);
+    assert_eq!(check(MTU_1500), want);
 }
 
 #[test]
 fn mtu_9000() {
     let want = Seen { identify: [5, 5], read: [10, 10], write: [6, 6], config: [11, 10], errors: 1 };
-    assert_eq!(check("linux-vblade-mtu9000.pcap"), want);
+    assert_eq!(check(MTU_9000), want);
 }
