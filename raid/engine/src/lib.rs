@@ -8,7 +8,8 @@
 //! [`worker::Worker`] and [`array::Array`] are values: they are given the time and their inputs, and answer with
 //! effects. The same values run on threads here, and on one thread over a simulated Ethernet in the tests.
 
-//pub mod array;
+pub mod array;
+pub mod assembly;
 pub mod member;
 pub mod message;
 pub mod plug;

@@ -23,6 +23,8 @@ pub enum IoStatus {
     Failed,
     /// The member is gone: no answer within its dead time, or its file vanished.
     Gone,
+    /// A flush found that the member had restarted: what it had not flushed before may be lost.
+    Restarted,
     /// Another host holds the reservation (AoE error 6).
     Fenced,
     /// Given up because the worker asked for it.
@@ -194,7 +196,7 @@ pub enum Report {
         /// The view's.
         generation: u32,
     },
-    /// A member answered a request with an error (`Failed`, `Gone`, `Fenced`, or `Medium` on a write); the requests
+    /// A member answered a request with an error (`Failed`, `Gone`, `Restarted`, `Fenced`, or `Medium` on a write); the requests
     /// concerned wait for a view in which it is absent.
     MemberError {
         /// Its device.

@@ -275,6 +275,14 @@ impl Slab {
         });
     }
 
+    /// `len` bytes of the piece from byte `offset` on. Their owner, who calls, lets nobody write them while they are borrowed: a write
+    /// request's data do not change until it ends.
+    pub(crate) fn bytes(&self, piece: Piece, offset: usize, len: usize) -> &[u8] {
+        assert!(offset + len <= piece.bytes(), "past the piece's end");
+        // SAFETY: inside the slab (checked), and not written meanwhile, as said.
+        unsafe { std::slice::from_raw_parts(self.address(piece).as_ptr().add(offset), len) }
+    }
+
     /// Whether two pieces of one length hold the same bytes.
     pub fn equal(&self, a: Piece, b: Piece) -> bool {
         assert_eq!(a.sectors, b.sectors, "pieces of one length");

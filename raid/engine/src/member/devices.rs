@@ -3,17 +3,20 @@
 //! Owned by the worker's thread (the array's control thread has one too). [`submit`](Devices::submit) hands a request over,
 //! [`pump`](Devices::pump) collects what has ended. Bound: [`HANDLES_MAX`] devices over the array's life.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use raid_core::units::Sectors;
 
+use super::aoe::{Aoe, AoeDisk};
+use super::file::{FileDisk, Files};
 use super::mem::MemoryDisk;
-use super::{Done, MemberRequest, MemberRequestId};
+use super::{Done, MemberRequest, MemberRequestId, Owner};
 use crate::array::MemberEvent;
 use crate::message::{IoStatus, MemberHandle};
-use crate::slab::Piece;
+use crate::slab::{Piece, Slab};
 
 /// Devices that one array may have seen in its life.
 pub const HANDLES_MAX: usize = 4096;
@@ -23,6 +26,19 @@ pub const HANDLES_MAX: usize = 4096;
 pub enum Device {
     /// Memory of this process.
     Memory(Arc<MemoryDisk>),
+    /// A file or block device.
+    File(Arc<FileDisk>),
+    /// An AoE device.
+    Aoe(Arc<AoeDisk>),
+}
+
+/// What has become known outside of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// About a member.
+    Member(MemberHandle, MemberEvent),
+    /// This owner waits for a device's buffer, and one is free: wake it.
+    Wake(Owner),
 }
 
 impl Device {
@@ -30,74 +46,123 @@ impl Device {
     pub fn sectors(&self) -> Sectors {
         match self {
             Device::Memory(disk) => disk.sectors(),
+            Device::File(disk) => disk.sectors(),
+            Device::Aoe(disk) => disk.sectors(),
         }
     }
 
     /// Whether what it acknowledges may be lost although flushed.
     pub fn volatile(&self) -> bool {
         match self {
-            Device::Memory(_) => false,
+            Device::Memory(_) | Device::File(_) => false,
+            Device::Aoe(disk) => disk.volatile(),
         }
     }
 }
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Devices {
+    slab: Arc<Slab>,
+    owner: Owner,
     slots: Vec<Option<Device>>,
+    /// Opened with the first file member.
+    files: Option<Files>,
+    /// Opened with the first AoE member.
+    aoe: Option<Aoe>,
 }
 
 impl Devices {
-    /// Makes a device known.
-    pub fn attach(&mut self, handle: MemberHandle, device: &Device, _now: Duration) {
+    /// No devices yet.
+    pub fn new(slab: &Arc<Slab>, owner: Owner) -> Devices {
+        Devices { slab: Arc::clone(slab), owner, slots: Vec::new(), files: None, aoe: None }
+    }
+
+    /// Makes a device known. Fails when the system has no ring or socket left for it.
+    pub fn attach(&mut self, handle: MemberHandle, device: &Device, now: Duration) -> io::Result<()> {
         let index = usize::from(handle.0);
         assert!(index < HANDLES_MAX, "more devices than one array can see in its life");
+        match device {
+            Device::Memory(_) => {}
+            Device::File(_) if self.files.is_none() => self.files = Some(Files::new(Arc::clone(&self.slab))?),
+            Device::File(_) => {}
+            Device::Aoe(disk) => {
+                if self.aoe.is_none() {
+                    self.aoe = Some(Aoe::new(&self.slab, disk, self.owner)?);
+                }
+                self.aoe.as_mut().expect("just made").attach(handle, disk, now);
+            }
+        }
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
         self.slots[index] = Some(device.clone());
+        Ok(())
     }
 
     /// Forgets a device; nothing is outstanding there.
-    pub fn detach(&mut self, handle: MemberHandle) {
+    pub fn detach(&mut self, handle: MemberHandle, now: Duration) {
+        if let Some(aoe) = &mut self.aoe {
+            aoe.detach(handle, now);
+        }
         if let Some(slot) = self.slots.get_mut(usize::from(handle.0)) {
             *slot = None;
         }
     }
 
     /// Hands a request over; it ends with one `Done`, in `done` at once or from a later [`pump`](Devices::pump).
-    pub fn submit(&mut self, _now: Duration, request: &MemberRequest, segs: &[Piece], done: &mut Vec<Done>) {
+    pub fn submit(&mut self, now: Duration, request: &MemberRequest, segs: &[Piece], done: &mut Vec<Done>) {
         let MemberRequest { id, op, lba, sectors, .. } = *request;
-        match self.slots.get(usize::from(request.handle.0)) {
-            Some(Some(Device::Memory(disk))) => {
+        let device = self.slots.get(usize::from(request.handle.0)).and_then(Option::as_ref);
+        match (device, &mut self.files, &mut self.aoe) {
+            (Some(Device::Memory(disk)), ..) => {
                 let status = disk.run(op, lba, sectors, segs);
                 done.push(Done { id, status, closed_until: None });
             }
+            (Some(Device::File(disk)), Some(files), _) => files.submit(disk, request, segs),
+            (Some(Device::Aoe(_)), _, Some(aoe)) => aoe.submit(now, request, segs),
             _ => done.push(Done { id, status: IoStatus::Gone, closed_until: None }),
         }
     }
 
-    /// Gives a request up; it ends soon, as `Cancelled` unless it has ended otherwise.
-    pub fn cancel(&mut self, _now: Duration, _handle: MemberHandle, _id: MemberRequestId) {}
+    /// Gives a request up; it ends soon, as `Cancelled` unless it has ended otherwise. Files end by themselves.
+    pub fn cancel(&mut self, now: Duration, handle: MemberHandle, id: MemberRequestId) {
+        if let Some(aoe) = &mut self.aoe {
+            aoe.cancel(now, handle, id);
+        }
+    }
 
-    /// Sends what was submitted since the last call.
-    pub fn send(&mut self, _now: Duration) {}
-
-    /// Collects what has ended.
-    pub fn pump(&mut self, _now: Duration, _done: &mut Vec<Done>) {}
+    /// Sends what was submitted, and collects what has ended.
+    pub fn pump(&mut self, now: Duration, done: &mut Vec<Done>) {
+        if let Some(files) = &mut self.files {
+            files.pump(done);
+        }
+        if let Some(aoe) = &mut self.aoe {
+            aoe.pump(now, done);
+        }
+    }
 
     /// What has become known of devices since the last call.
-    pub fn events(&mut self) -> impl Iterator<Item = (MemberHandle, MemberEvent)> {
-        std::iter::empty()
+    pub fn events(&mut self, now: Duration, events: &mut Vec<DeviceEvent>) {
+        if let Some(aoe) = &mut self.aoe {
+            aoe.events(now, events);
+        }
     }
 
     /// When to pump though nothing is readable.
-    pub fn wake_at(&self) -> Option<Duration> {
-        None
+    pub fn wake_at(&self, now: Duration) -> Option<Duration> {
+        self.aoe.as_ref().map(|aoe| aoe.wake_at(now))
+    }
+
+    /// Waits until there may be something to pump, or until `deadline`.
+    pub fn wait(&self, now: Duration, deadline: Duration) {
+        let until = self.wake_at(now).unwrap_or(deadline).min(deadline).max(now);
+        let fds: Vec<BorrowedFd<'_>> = self.fds().collect();
+        super::aoe::wait(&fds, until - now);
     }
 
     /// Readable when there may be something to pump.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::empty()
+        self.files.iter().map(Files::fd).chain(self.aoe.iter().flat_map(Aoe::fds))
     }
 }

@@ -6,12 +6,16 @@
 //!
 //! Bound: what a worker has outstanding, which its stripe cache and its clients' requests bound.
 
+pub mod aoe;
 pub mod devices;
+pub mod file;
 pub mod mem;
+pub mod opener;
+pub mod spec;
 
 use raid_core::units::Sector;
 
-use crate::message::{IoStatus, MemberHandle};
+use crate::message::{IoStatus, MemberHandle, WorkerId};
 use std::time::Duration;
 
 /// Names a member request until its [`Done`]; never reused while outstanding.
@@ -57,4 +61,15 @@ pub struct Done {
     pub status: IoStatus,
     /// Copies of a write may still be in the network until then: its sectors are closed, and the region must keep its owner.
     pub closed_until: Option<Duration>,
+}
+
+/// Whose channels they are: each owner has its own rings, sockets and tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A worker's.
+    Worker(WorkerId),
+    /// The array's control thread's: metadata.
+    Control,
+    /// Whoever opens members and looks at them before there is an array.
+    Opener,
 }

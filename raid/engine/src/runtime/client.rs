@@ -19,6 +19,7 @@ use super::wake::Wake;
 use crate::message::{ClientId, IoStatus, Part, PartOp, PartReply, WorkerId};
 use crate::plug::{self, Memory, PART_SECTORS_MAX, Whole};
 use crate::slab::{Buf, Piece};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Most requests in flight.
 pub const REQUESTS_MAX: usize = 1024;
@@ -80,6 +81,8 @@ pub(super) struct ClientShared {
     /// Emptied vectors on their way back to the client.
     pub(super) part_spares: ArrayQueue<Vec<Part>>,
     pub(super) wake: Wake,
+    /// The client's next flush fails: what it believes to be durable may be lost.
+    pub(super) flush_fault: AtomicBool,
 }
 
 /// Vectors kept for use again, each way.
@@ -92,6 +95,7 @@ impl ClientShared {
             reply_spares: ArrayQueue::new(SPARES),
             part_spares: ArrayQueue::new(SPARES),
             wake: Wake::new()?,
+            flush_fault: AtomicBool::new(false),
         })
     }
 }
@@ -102,6 +106,7 @@ struct InFlight {
     parts: u32,
     status: IoStatus,
     buf: Option<Buf>,
+    flush: bool,
 }
 
 /// See the module's text.
@@ -201,7 +206,7 @@ impl Client {
             plug::split(&self.shared.geometry, &whole, &mut self.plug)
         };
         self.parts_in_flight += parts as usize;
-        self.in_flight[slot as usize] = Some(InFlight { id, parts, status: IoStatus::Ok, buf });
+        self.in_flight[slot as usize] = Some(InFlight { id, parts, status: IoStatus::Ok, buf, flush: op == PartOp::Flush });
     }
 
     fn in_range(&self, at: Sector, sectors: Sectors) -> bool {
@@ -259,7 +264,10 @@ impl Client {
         request.status = request.status.and(reply.status);
         request.parts -= 1;
         if request.parts == 0 {
-            let InFlight { id, status, buf, .. } = slot.take().expect("just seen");
+            let InFlight { id, mut status, buf, flush, .. } = slot.take().expect("just seen");
+            if flush && self.mine.flush_fault.swap(false, Ordering::Acquire) {
+                status = status.and(IoStatus::Failed);
+            }
             self.free.push(reply.request);
             self.ready.push_back(Reply { id, status, buf });
         }

@@ -8,6 +8,8 @@
 
 pub mod bufs;
 pub mod client;
+mod control;
+pub mod running;
 pub mod topology;
 mod wake;
 mod worker_thread;
@@ -23,7 +25,8 @@ use raid_core::geometry::Geometry;
 use raid_core::units::MemberCount;
 
 use crate::array::MemberEvent;
-use crate::member::devices::{Device, Devices};
+use crate::member::devices::{Device, DeviceEvent, Devices};
+use crate::member::Owner;
 use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::Regions;
 use crate::slab::{PAGE, Slab};
@@ -71,6 +74,8 @@ pub(crate) struct WorkerShared {
     control: ArrayQueue<WorkerMsg>,
     wake: Wake,
     counters: CachePadded<[AtomicU64; 7]>,
+    /// Parts of clients taken in so far.
+    parts: AtomicU64,
 }
 
 impl WorkerShared {
@@ -81,6 +86,7 @@ impl WorkerShared {
             control: ArrayQueue::new(CONTROL_MAX),
             wake: Wake::new()?,
             counters: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            parts: AtomicU64::new(0),
         })
     }
 
@@ -138,6 +144,28 @@ impl Shared {
     fn forget(&self, id: ClientId) {
         *self.clients[usize::from(id.0)].write().expect("no panic while held") = None;
         self.free_clients.lock().expect("no panic while held").push(id.0);
+    }
+
+    /// More members restarted than parity covers: what clients believe to be durable may be lost, and each is told once.
+    fn fail_next_flushes(&self) {
+        for slot in &self.clients {
+            if let Some(client) = slot.read().expect("no panic while held").as_ref() {
+                client.flush_fault.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Passes on what a device's channel brought.
+    fn pass(&self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::Member(handle, event) => self.tell_array(ToArray::Member(handle, event)),
+            DeviceEvent::Wake(Owner::Worker(id)) => {
+                if let Some(worker) = self.workers.get(usize::from(id.0)) {
+                    worker.wake.notify();
+                }
+            }
+            DeviceEvent::Wake(Owner::Control | Owner::Opener) => self.array_wake.notify(),
+        }
     }
 
     fn tell_array(&self, msg: ToArray) {
@@ -230,13 +258,14 @@ impl Workers {
                 index,
                 cpu: *cpu,
                 shared: Arc::clone(&workers.shared),
-                devices: Devices::default(),
+                devices: Devices::new(&slab, Owner::Worker(WorkerId(index as u8))),
                 inputs: Inputs::default(),
                 effects: Effects::default(),
+                events: Vec::new(),
                 replies: Vec::new(),
             };
             for (handle, device) in devices {
-                thread.devices.attach(*handle, device, workers.shared.start.elapsed());
+                thread.devices.attach(*handle, device, workers.shared.start.elapsed())?;
             }
             let name = format!("raid5-{index}");
             workers.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);

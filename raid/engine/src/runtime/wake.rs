@@ -13,20 +13,20 @@ use crate::sync::{AtomicBool, Ordering, fence};
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Wake {
+pub(super) struct Wake {
     fd: OwnedFd,
     sleeping: AtomicBool,
 }
 
 impl Wake {
     /// A wake whose owner is awake.
-    pub fn new() -> io::Result<Wake> {
+    pub(super) fn new() -> io::Result<Wake> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Wake { fd, sleeping: AtomicBool::new(false) })
     }
 
     /// Wakes the owner if it sleeps or is about to. Call after putting something into its queue.
-    pub fn notify(&self) {
+    pub(super) fn notify(&self) {
         // Pairs with the fence in `announce`: either we see it sleeping, or it sees what we put into the queue.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
@@ -36,13 +36,13 @@ impl Wake {
     }
 
     /// The owner is about to sleep; it must look at its queues once more before it does.
-    pub fn announce(&self) {
+    pub(super) fn announce(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The owner is awake again.
-    pub fn awake(&self) {
+    pub(super) fn awake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
         let mut count = [0; 8];
         // Nothing to read is what we want.
@@ -50,7 +50,7 @@ impl Wake {
     }
 
     /// Sleeps, announced, until woken, until one of `fds` is readable, or for `timeout`.
-    pub fn sleep<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Option<Duration>) {
+    pub(super) fn sleep<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Option<Duration>) {
         const FDS_MAX: usize = 32;
         let mut list: [PollFd<'a>; FDS_MAX] = std::array::from_fn(|_| PollFd::new(&self.fd, PollFlags::IN));
         let mut len = 1;

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use super::client::ClientShared;
 use super::topology::{self, Cpu};
 use super::{Shared, ToArray, WorkerMsg};
-use crate::member::devices::Devices;
+use crate::member::devices::{DeviceEvent, Devices};
 use crate::message::{ClientId, PartReply};
+use crate::sync::Ordering;
 use crate::worker::{Effects, Inputs, Worker};
 
 /// Longest sleep, so that a lost wake could cost at most that; there is none known.
@@ -24,6 +25,7 @@ pub(super) struct WorkerThread {
     pub(super) devices: Devices,
     pub(super) inputs: Inputs,
     pub(super) effects: Effects,
+    pub(super) events: Vec<DeviceEvent>,
     /// Replies of this turn, by client.
     pub(super) replies: Vec<(ClientId, Arc<ClientShared>, Vec<PartReply>)>,
 }
@@ -55,14 +57,23 @@ impl WorkerThread {
         while let Some(msg) = mine.control.pop() {
             match msg {
                 WorkerMsg::Array(control) => self.inputs.control.push(control),
-                WorkerMsg::Attach(handle, device) => self.devices.attach(handle, &device, now),
-                WorkerMsg::Detach(handle) => self.devices.detach(handle),
+                WorkerMsg::Attach(handle, device) => {
+                    // Requests to it then end as `Gone`, and the array lets it go again.
+                    if let Err(error) = self.devices.attach(handle, &device, now) {
+                        tracing::error!(%error, "a worker cannot open a channel to a new member");
+                    }
+                }
+                WorkerMsg::Detach(handle) => self.devices.detach(handle, now),
                 WorkerMsg::End => return false,
             }
         }
         while let Some(mut batch) = mine.inbox.pop() {
             let Some(first) = batch.first() else { continue };
             let client = first.client;
+            if client != ClientId::ARRAY {
+                let seen = mine.parts.load(Ordering::Relaxed) + batch.len() as u64;
+                mine.parts.store(seen, Ordering::Relaxed);
+            }
             self.inputs.parts.append(&mut batch);
             if let Some(client) = self.shared.client(client) {
                 // A full list of spares only means that this one is freed.
@@ -70,8 +81,9 @@ impl WorkerThread {
             }
         }
         self.devices.pump(now, &mut self.inputs.done);
-        for event in self.devices.events() {
-            self.shared.tell_array(ToArray::Member(event.0, event.1));
+        self.devices.events(now, &mut self.events);
+        for event in self.events.drain(..) {
+            self.shared.pass(event);
         }
         true
     }
@@ -86,7 +98,7 @@ impl WorkerThread {
             self.devices.submit(start.elapsed(), &request, segs, &mut self.inputs.done);
         }
         effects.segs.clear();
-        self.devices.send(start.elapsed());
+        self.devices.pump(start.elapsed(), &mut self.inputs.done);
         let id = self.shared.workers[self.index].id;
         for report in effects.reports.drain(..) {
             self.shared.tell_array(ToArray::Report(id, report));
@@ -121,7 +133,7 @@ impl WorkerThread {
             mine.wake.awake();
             return;
         }
-        let next = [next, self.devices.wake_at()].into_iter().flatten().min();
+        let next = [next, self.devices.wake_at(start.elapsed())].into_iter().flatten().min();
         let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(start.elapsed()).min(SLEEP_MAX));
         if timeout.is_zero() {
             mine.wake.awake();

@@ -1,0 +1,454 @@
+//! AoE devices as members: the one place where the engine meets the network.
+//!
+//! Each owner (worker, control thread, opener) has an initiator of its own with its own sockets, made with its first AoE member; initiators
+//! share a device's [`Credits`] and nothing else. Data go between frames and the slab without another copy.
+//!
+//! A request to a device that is not found yet, or that finds the initiator full, waits here in order. Bound: what the owner has
+//! outstanding.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aoe_net::driver::{Driver, Memory};
+use aoe_net::link::Link;
+use aoe_proto::initiator::{
+    Config, Credits, DeviceId, Durability, Event, Found, Initiator, Op, Request, RequestId, Status, SubmitError,
+    Tunables, WorkerId,
+};
+use aoe_proto::wire::{Address, Lba};
+use raid_core::units::Sectors;
+
+use super::devices::DeviceEvent;
+use super::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
+use crate::array::MemberEvent;
+use crate::message::{IoStatus, MemberHandle};
+use crate::slab::{Piece, Slab};
+
+/// How long a device is looked for before it counts as not there.
+pub const FIND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Makes an owner's links: one per interface.
+pub trait Links: fmt::Debug + fmt::Display + Send + Sync {
+    /// Opens the links of an initiator with this number; with `discovers` they also pass what is not addressed to it alone.
+    fn open(&self, worker: WorkerId, discovers: bool) -> io::Result<Vec<Box<dyn Link>>>;
+
+    /// The initiators' settings.
+    fn tunables(&self) -> Tunables;
+}
+
+/// An AoE device that was found.
+#[derive(Debug)]
+pub struct AoeDisk {
+    links: Arc<dyn Links>,
+    address: Address,
+    credits: Arc<Credits>,
+    sectors: Sectors,
+    durability: Durability,
+}
+
+impl AoeDisk {
+    /// Its size.
+    pub fn sectors(&self) -> Sectors {
+        self.sectors
+    }
+
+    /// Its shelf and slot.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Whether its flushes can't be relied on.
+    pub fn volatile(&self) -> bool {
+        self.durability != Durability::Durable
+    }
+
+    /// The same device, taken at its word that a flush is one (`--durable`).
+    pub fn trusted(&self) -> AoeDisk {
+        AoeDisk { links: Arc::clone(&self.links), credits: Arc::clone(&self.credits), durability: Durability::Durable, ..*self }
+    }
+}
+
+/// The initiator's number of an owner.
+fn number(owner: Owner) -> WorkerId {
+    match owner {
+        Owner::Worker(id) => WorkerId(id.0),
+        Owner::Control => WorkerId(254),
+        Owner::Opener => WorkerId(255),
+    }
+}
+
+/// Whose initiator has this number.
+fn owner_of(worker: WorkerId) -> Owner {
+    match worker.0 {
+        254 => Owner::Control,
+        255 => Owner::Opener,
+        id => Owner::Worker(crate::message::WorkerId(id)),
+    }
+}
+
+/// An initiator and its links.
+fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool) -> io::Result<Driver> {
+    let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+    let config = Config { discovers, tunables: links.tunables(), ..Config::new(number(owner), seed) };
+    Ok(Driver::new(Initiator::new(config), links.open(number(owner), discovers)?))
+}
+
+/// Looks for one device; `None` when it does not answer.
+pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDisk>> {
+    let start = Instant::now();
+    let mut driver = driver(links, Owner::Opener, false)?;
+    let credits = Arc::new(Credits::new());
+    driver.initiator().open(Duration::ZERO, address, Arc::clone(&credits));
+    let mut found = None;
+    wait_for(&mut driver, start, FIND_PATIENCE, |event| {
+        if let Event::Found(Found { identify, durability, .. }) = event {
+            let links = Arc::clone(links);
+            let credits = Arc::clone(&credits);
+            found = Some(AoeDisk { links, address, credits, sectors: Sectors(identify.sectors), durability });
+        }
+        found.is_some()
+    });
+    Ok(found)
+}
+
+/// All devices that answer within `patience`.
+pub fn scan(links: &Arc<dyn Links>, patience: Duration) -> io::Result<Vec<Address>> {
+    let mut driver = driver(links, Owner::Opener, true)?;
+    driver.initiator().discover(Duration::ZERO);
+    let mut seen = std::collections::BTreeSet::new();
+    wait_for(&mut driver, Instant::now(), patience, |event| {
+        if let Event::Seen(device) = event {
+            seen.insert((device.address.shelf.0, device.address.slot.0));
+        }
+        false
+    });
+    let address = |(shelf, slot)| Address { shelf: aoe_proto::wire::Shelf(shelf), slot: aoe_proto::wire::Slot(slot) };
+    Ok(seen.into_iter().map(address).collect())
+}
+
+/// Drives an initiator without requests until `enough` says so of an event, or the time is over.
+fn wait_for(driver: &mut Driver, start: Instant, patience: Duration, mut enough: impl FnMut(Event) -> bool) {
+    struct NoMemory;
+    impl Memory for NoMemory {
+        fn write(&mut self, _: RequestId, _: usize, _: &[u8]) {}
+        fn slices<'a>(&'a self, _: RequestId, _: usize, _: usize, _: &mut dyn FnMut(&'a [u8])) {}
+    }
+    loop {
+        let now = start.elapsed();
+        driver.pump(now, &mut NoMemory);
+        while let Some(event) = driver.initiator().poll_event() {
+            if enough(event) {
+                return;
+            }
+        }
+        if now >= patience {
+            return;
+        }
+        let until = driver.wake_at(now).min(patience);
+        let fds: Vec<BorrowedFd<'_>> = driver.fds().collect();
+        aoe_net::wake::wait(&fds, Some(until.saturating_sub(start.elapsed())));
+    }
+}
+
+/// A request at the initiator, or on its way there.
+#[derive(Debug)]
+struct Slot {
+    id: MemberRequestId,
+    handle: MemberHandle,
+    request: Request,
+    /// The request's memory: where each piece starts, in bytes, and the piece.
+    segs: Vec<(usize, Piece)>,
+    live: bool,
+    serial: u32,
+}
+
+/// The memory of all requests, as the driver sees it.
+#[derive(Debug)]
+struct Slots {
+    slab: Arc<Slab>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    fn index(id: RequestId) -> usize {
+        (id.0 & 0xffff_ffff) as usize
+    }
+
+    fn get(&self, id: RequestId) -> &Slot {
+        let slot = &self.slots[Slots::index(id)];
+        assert!(slot.live && slot.request.id == id, "the initiator speaks of a request that it has");
+        slot
+    }
+
+    /// Calls `each` with the slab's pieces for `len` bytes from `offset` of the request, in order.
+    fn pieces(&self, id: RequestId, offset: usize, len: usize, mut each: impl FnMut(Piece, usize, usize)) {
+        let segs = &self.get(id).segs;
+        let mut at = segs.partition_point(|(start, _)| *start <= offset) - 1;
+        let (mut offset, end) = (offset, offset + len);
+        while offset < end {
+            let (start, piece) = segs[at];
+            let within = offset - start;
+            let bytes = (piece.bytes() - within).min(end - offset);
+            each(piece, within, bytes);
+            offset += bytes;
+            at += 1;
+        }
+    }
+}
+
+impl Memory for Slots {
+    fn write(&mut self, id: RequestId, offset: usize, data: &[u8]) {
+        let mut from = 0;
+        self.pieces(id, offset, data.len(), |piece, within, bytes| {
+            self.slab.fill(piece, within, &data[from..from + bytes]);
+            from += bytes;
+        });
+    }
+
+    fn slices<'a>(&'a self, id: RequestId, offset: usize, len: usize, each: &mut dyn FnMut(&'a [u8])) {
+        self.pieces(id, offset, len, |piece, within, bytes| each(self.slab.bytes(piece, within, bytes)));
+    }
+}
+
+/// A device of this owner.
+#[derive(Debug)]
+struct Open {
+    handle: MemberHandle,
+    address: Address,
+    device: DeviceId,
+    found: bool,
+    /// Told as silent because it was not found when asked for.
+    told_silent: bool,
+    /// Since when a request waits for it to be found.
+    wanted: Option<Duration>,
+}
+
+/// One owner's initiator and what it has outstanding.
+pub(super) struct Aoe {
+    driver: Driver,
+    slots: Slots,
+    open: Vec<Open>,
+    /// Requests not taken by the initiator yet.
+    backlog: VecDeque<RequestId>,
+    /// Ended without the initiator.
+    ended: Vec<Done>,
+    serial: u32,
+    silence: Duration,
+}
+
+impl fmt::Debug for Aoe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aoe").field("open", &self.open).field("backlog", &self.backlog.len()).finish_non_exhaustive()
+    }
+}
+
+impl Aoe {
+    pub(super) fn new(slab: &Arc<Slab>, disk: &AoeDisk, owner: Owner) -> io::Result<Aoe> {
+        // Beacons come to the control thread: it is there as long as the array.
+        let driver = driver(&disk.links, owner, owner == Owner::Control)?;
+        let slots = Slots { slab: Arc::clone(slab), slots: Vec::new(), free: Vec::new() };
+        let silence = Duration::from_millis(disk.links.tunables().aoe_silence);
+        Ok(Aoe { driver, slots, open: Vec::new(), backlog: VecDeque::new(), ended: Vec::new(), serial: 0, silence })
+    }
+
+    pub(super) fn attach(&mut self, handle: MemberHandle, disk: &AoeDisk, now: Duration) {
+        if self.open.iter().any(|open| open.handle == handle) {
+            self.detach(handle, now);
+        }
+        let (address, credits) = (disk.address, Arc::clone(&disk.credits));
+        let device = self.driver.initiator().open(now, address, credits);
+        self.open.push(Open { handle, address, device, found: false, told_silent: false, wanted: None });
+    }
+
+    pub(super) fn detach(&mut self, handle: MemberHandle, now: Duration) {
+        if let Some(at) = self.open.iter().position(|open| open.handle == handle) {
+            let open = self.open.swap_remove(at);
+            self.driver.initiator().close(now, open.device);
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Duration, request: &MemberRequest, segs: &[Piece]) {
+        let MemberRequest { id, handle, op, lba, sectors, .. } = *request;
+        let Some(device) = self.open.iter().find(|open| open.handle == handle).map(|open| open.device) else {
+            self.ended.push(Done { id, status: IoStatus::Gone, closed_until: None });
+            return;
+        };
+        let index = self.slots.free.pop().unwrap_or(self.slots.slots.len() as u32);
+        self.serial = self.serial.wrapping_add(1);
+        let name = RequestId(u64::from(self.serial) << 32 | u64::from(index));
+        let op = match op {
+            MemberOp::Read => Op::Read,
+            MemberOp::Write => Op::Write { fua: false },
+            MemberOp::Flush => Op::Flush,
+        };
+        let request = Request { id: name, device, op, lba: Lba(lba.0), sectors };
+        if index as usize == self.slots.slots.len() {
+            self.slots.slots.push(Slot { id, handle, request, segs: Vec::new(), live: true, serial: self.serial });
+        }
+        let slot = &mut self.slots.slots[index as usize];
+        (slot.id, slot.handle, slot.request, slot.live, slot.serial) = (id, handle, request, true, self.serial);
+        slot.segs.clear();
+        let mut start = 0;
+        slot.segs.extend(segs.iter().map(|piece| {
+            let seg = (start, *piece);
+            start += piece.bytes();
+            seg
+        }));
+        self.backlog.push_back(name);
+        self.pass_on(now);
+    }
+
+    /// Hands the backlog to the initiator, in order, as far as it takes it. What waits for a device to be found lets others pass.
+    fn pass_on(&mut self, now: Duration) {
+        for _ in 0..self.backlog.len() {
+            let Some(name) = self.backlog.pop_front() else { return };
+            let slot = self.slots.get(name);
+            let (request, handle) = (slot.request, slot.handle);
+            match self.driver.initiator().submit(now, request) {
+                Ok(()) => {}
+                Err(SubmitError::Full) => {
+                    self.backlog.push_front(name);
+                    return;
+                }
+                Err(SubmitError::NotFound) => {
+                    self.backlog.push_back(name);
+                    if let Some(open) = self.open.iter_mut().find(|open| open.handle == handle) {
+                        open.wanted.get_or_insert(now);
+                    }
+                }
+                Err(SubmitError::NoDevice) => self.end(name, IoStatus::Gone, None),
+                Err(SubmitError::OutOfRange | SubmitError::NoFua) => self.end(name, IoStatus::Failed, None),
+            }
+        }
+    }
+
+    fn end(&mut self, name: RequestId, status: IoStatus, closed_until: Option<Duration>) {
+        let index = Slots::index(name);
+        let slot = &mut self.slots.slots[index];
+        slot.live = false;
+        self.slots.free.push(index as u32);
+        self.ended.push(Done { id: slot.id, status, closed_until });
+    }
+
+    pub(super) fn cancel(&mut self, now: Duration, handle: MemberHandle, id: MemberRequestId) {
+        let slot = self.slots.slots.iter().find(|slot| slot.live && slot.id == id && slot.handle == handle);
+        let Some(name) = slot.map(|slot| slot.request.id) else { return };
+        if let Some(at) = self.backlog.iter().position(|waiting| *waiting == name) {
+            self.backlog.remove(at);
+            self.end(name, IoStatus::Cancelled, None);
+        } else {
+            self.driver.initiator().cancel(now, name);
+        }
+    }
+
+    /// Receives, sends, and collects what has ended.
+    pub(super) fn pump(&mut self, now: Duration, done: &mut Vec<Done>) {
+        self.driver.pump(now, &mut self.slots);
+        while let Some(completion) = self.driver.initiator().poll_completion() {
+            let slot = self.slots.get(completion.id);
+            let (request, handle) = (slot.request, slot.handle);
+            let closed = match (request.op, self.open.iter().find(|open| open.handle == handle)) {
+                (Op::Write { .. }, Some(open)) => {
+                    let address = open.address;
+                    self.driver.initiator().closed_until(now, address, request.lba, request.sectors)
+                }
+                _ => None,
+            };
+            self.end(completion.id, io_status(completion.status), closed);
+        }
+        if !self.backlog.is_empty() {
+            self.pass_on(now);
+        }
+        done.append(&mut self.ended);
+    }
+
+    /// What has become known of the devices, and whom to wake.
+    pub(super) fn events(&mut self, now: Duration, events: &mut Vec<DeviceEvent>) {
+        while let Some(event) = self.driver.initiator().poll_event() {
+            let silence = self.silence;
+            let since = now.saturating_sub(silence);
+            match event {
+                Event::CreditsFreed { worker } => events.push(DeviceEvent::Wake(owner_of(worker))),
+                Event::Found(Found { device, .. }) => {
+                    if let Some(open) = self.of(device) {
+                        let told = std::mem::take(&mut open.told_silent);
+                        (open.found, open.wanted) = (true, None);
+                        if told {
+                            events.push(DeviceEvent::Member(open.handle, MemberEvent::Answers));
+                        }
+                    }
+                }
+                Event::Silent { device } => self.tell(device, MemberEvent::Silent { since }, events),
+                Event::Answers { device } => self.tell(device, MemberEvent::Answers, events),
+                Event::Gone { device } => {
+                    if let Some(open) = self.of(device) {
+                        open.found = false;
+                    }
+                    self.tell(device, MemberEvent::Gone, events);
+                }
+                Event::Restarted { device } => self.tell(device, MemberEvent::Restarted, events),
+                Event::Fenced { device } => self.tell(device, MemberEvent::Fenced, events),
+                Event::Unusable { device, .. }
+                | Event::SizeChanged { device, .. }
+                | Event::DurabilityChanged { device, .. }
+                | Event::Conflict { device, .. } => {
+                    if let Some(open) = self.of(device) {
+                        tracing::warn!(device = %open.address, ?event, "AoE device");
+                    }
+                }
+                Event::Seen(_) | Event::PathUp { .. } | Event::PathDown { .. } => tracing::debug!(?event, "AoE"),
+            }
+        }
+        for open in &mut self.open {
+            let late = open.wanted.filter(|since| now >= *since + self.silence);
+            if let (Some(since), false, false) = (late, open.found, open.told_silent) {
+                open.told_silent = true;
+                events.push(DeviceEvent::Member(open.handle, MemberEvent::Silent { since }));
+            }
+        }
+    }
+
+    fn of(&mut self, device: DeviceId) -> Option<&mut Open> {
+        self.open.iter_mut().find(|open| open.device == device)
+    }
+
+    fn tell(&mut self, device: DeviceId, event: MemberEvent, events: &mut Vec<DeviceEvent>) {
+        if let Some(open) = self.of(device) {
+            events.push(DeviceEvent::Member(open.handle, event));
+        }
+    }
+
+    pub(super) fn wake_at(&self, now: Duration) -> Duration {
+        let unfound = self.open.iter().filter(|open| !open.found && !open.told_silent);
+        let silent = unfound.filter_map(|open| open.wanted).map(|since| since + self.silence).min();
+        let wake = self.driver.wake_at(now);
+        silent.map_or(wake, |at| at.min(wake))
+    }
+
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.driver.fds()
+    }
+}
+
+/// Waits for descriptors.
+pub(super) fn wait(fds: &[BorrowedFd<'_>], timeout: Duration) {
+    aoe_net::wake::wait(fds, Some(timeout.max(Duration::from_millis(1))));
+}
+
+fn io_status(status: Status) -> IoStatus {
+    match status {
+        // A volatile device makes nothing durable, and the array counts on that.
+        Status::Ok | Status::Volatile => IoStatus::Ok,
+        Status::Restarted => IoStatus::Restarted,
+        Status::Medium => IoStatus::Medium,
+        Status::Fenced => IoStatus::Fenced,
+        Status::DeviceGone => IoStatus::Gone,
+        Status::Cancelled => IoStatus::Cancelled,
+        Status::Aborted | Status::OutOfRange | Status::Fault | Status::Refused(_) => IoStatus::Failed,
+    }
+}

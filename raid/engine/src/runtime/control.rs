@@ -1,0 +1,345 @@
+//! The control thread: drives the array's life cycle.
+//!
+//! It collects what workers report, what operators ask and what its own metadata requests brought, hands it to [`Array::turn`] one by
+//! one, and carries the effects out. It has channels of its own to every member, so it never waits for stripes.
+//!
+//! Bounds: one turn per message; metadata memory as [`super::bufs::BYTES_MAX`]; commands by [`COMMANDS_MAX`].
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use raid_core::units::{DataIndex, Sector};
+
+use super::bufs::Bufs;
+use super::{Shared, ToArray, WorkerMsg};
+use crate::array::{
+    self, Array, Command, CommandError, CommandErrorKind, CommandId, Detail, Effect, Input, LogLevel, MetaId, MetaOp,
+    SyncRun,
+};
+use crate::member::devices::{Device, DeviceEvent, Devices};
+use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
+use crate::message::{ClientId, IoStatus, MemberHandle, Part, PartOp, WorkerId};
+use crate::slab::{Buf, Piece};
+use crate::sync::Ordering;
+
+/// Commands waiting for the control thread.
+const COMMANDS_MAX: usize = 256;
+
+/// Longest sleep: also how often sync is told whether clients are busy.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+type Answer = SyncSender<Result<(), CommandError>>;
+
+/// What an operator's thread sends.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// Take in a device.
+    Add { device: Device, name: String, device_uuid: [u8; 16], answer: Answer },
+    /// Anything that names a device by handle, or none.
+    Command(Command, Answer),
+    /// How it stands.
+    Detail(SyncSender<Detail>),
+    /// The device with this name.
+    Find(String, SyncSender<Option<MemberHandle>>),
+    /// New settings.
+    Tune(array::Tunables),
+}
+
+/// Commands on their way to the control thread.
+#[derive(Debug, Default)]
+pub(super) struct Asks(Mutex<VecDeque<Ask>>);
+
+impl Asks {
+    /// Queues one; false when there are too many.
+    pub(super) fn push(&self, ask: Ask) -> bool {
+        let mut asks = self.0.lock().expect("no panic while held");
+        let room = asks.len() < COMMANDS_MAX;
+        if room {
+            asks.push_back(ask);
+        }
+        room
+    }
+
+    fn pop(&self) -> Option<Ask> {
+        self.0.lock().expect("no panic while held").pop_front()
+    }
+}
+
+/// A metadata request that is out.
+#[derive(Debug)]
+struct Meta {
+    op: MemberOp,
+    buf: Option<Buf>,
+}
+
+pub(super) struct ControlThread {
+    shared: Arc<Shared>,
+    asks: Arc<Asks>,
+    array: Array,
+    devices: Devices,
+    done: Vec<Done>,
+    effects: Vec<Effect>,
+    meta: HashMap<MemberRequestId, Meta>,
+    bufs: Bufs,
+    answers: HashMap<CommandId, Answer>,
+    next_command: u64,
+    next_handle: u16,
+    next_worker: usize,
+    /// Client parts that the workers had taken in when last asked, and when that was.
+    busy: (u64, Duration),
+    /// Set once the array has ended.
+    exit: Option<i32>,
+}
+
+impl ControlThread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        asks: Arc<Asks>,
+        array: Array,
+        devices: Devices,
+        bufs: Bufs,
+        next_handle: u16,
+    ) -> ControlThread {
+        ControlThread {
+            shared,
+            asks,
+            array,
+            devices,
+            done: Vec::new(),
+            effects: Vec::new(),
+            meta: HashMap::new(),
+            bufs,
+            answers: HashMap::new(),
+            next_command: 0,
+            next_handle,
+            next_worker: 0,
+            busy: (0, Duration::ZERO),
+            exit: None,
+        }
+    }
+
+    /// Runs until the array has ended; answers with the exit status.
+    pub(super) fn run(mut self) -> i32 {
+        self.turn(Input::Timer);
+        loop {
+            if let Some(exit) = self.exit {
+                return exit;
+            }
+            self.collect();
+            if self.array.wake_at().is_some_and(|at| at <= self.now()) {
+                self.turn(Input::Timer);
+            }
+            self.sleep();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.start.elapsed()
+    }
+
+    fn collect(&mut self) {
+        while let Some(ask) = self.asks.pop() {
+            self.ask(ask);
+        }
+        while let Some(msg) = self.shared.to_array.pop() {
+            self.turn(match msg {
+                ToArray::Report(worker, report) => Input::Report(worker, report),
+                ToArray::Member(handle, event) => Input::Member(handle, event),
+                ToArray::Sync(reply) => {
+                    Input::SyncDone { request: reply.request, status: reply.status, mismatches: reply.mismatches }
+                }
+            });
+        }
+        self.pump();
+        self.tell_busy();
+    }
+
+    /// Collects metadata requests that ended. Each turn may send more.
+    fn pump(&mut self) {
+        let now = self.now();
+        self.devices.pump(now, &mut self.done);
+        let mut events = Vec::new();
+        self.devices.events(now, &mut events);
+        for event in events {
+            match event {
+                DeviceEvent::Member(handle, event) => self.turn(Input::Member(handle, event)),
+                wake @ DeviceEvent::Wake(_) => self.shared.pass(wake),
+            }
+        }
+        while let Some(done) = self.done.pop() {
+            let meta = self.meta.remove(&done.id).expect("a metadata request ends once");
+            let mut data = Vec::new();
+            if let Some(buf) = meta.buf {
+                if meta.op == MemberOp::Read && done.status.is_ok() {
+                    data.extend_from_slice(&buf);
+                }
+                self.bufs.give(buf);
+            }
+            self.turn(Input::MetaDone { id: MetaId(done.id.0), status: done.status, data });
+        }
+    }
+
+    /// Tells the array whether clients were busy in the last tenth of a second.
+    fn tell_busy(&mut self) {
+        let (parts, at) = self.busy;
+        let now = self.now();
+        if now < at + SLEEP_MAX {
+            return;
+        }
+        let total: u64 = self.shared.workers.iter().map(|w| w.parts.load(Ordering::Relaxed)).sum();
+        self.busy = (total, now);
+        self.turn(Input::Busy(total != parts));
+    }
+
+    fn turn(&mut self, input: Input) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        self.array.set_wall_clock(wall);
+        let mut effects = std::mem::take(&mut self.effects);
+        self.array.turn(self.now(), input, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects = effects;
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Meta { id, handle, op } => self.send_meta(id, handle, op),
+            Effect::ToWorkers(message) => {
+                for worker in &self.shared.workers {
+                    worker.tell(WorkerMsg::Array(message.clone()));
+                }
+            }
+            Effect::Sync(runs) => self.send_sync(&runs),
+            Effect::Answer(id, result) => {
+                if let Some(answer) = self.answers.remove(&id) {
+                    // Who asked may have gone away.
+                    let _ = answer.try_send(result);
+                }
+            }
+            Effect::Released(handle) => {
+                self.devices.detach(handle, self.now());
+                for worker in &self.shared.workers {
+                    worker.tell(WorkerMsg::Detach(handle));
+                }
+            }
+            Effect::FlushFault => self.shared.fail_next_flushes(),
+            Effect::Stopped { exit } => self.exit = Some(exit),
+            Effect::Log(level, text) => match level {
+                LogLevel::Info => tracing::info!("{text}"),
+                LogLevel::Warn => tracing::warn!("{text}"),
+                LogLevel::Error => tracing::error!("{text}"),
+            },
+        }
+    }
+
+    fn send_meta(&mut self, id: MetaId, handle: MemberHandle, op: MetaOp) {
+        let id = MemberRequestId(id.0);
+        let (op, lba, buf) = match op {
+            MetaOp::Flush => (MemberOp::Flush, Sector::ZERO, None),
+            MetaOp::Read { lba, sectors } => (MemberOp::Read, lba, self.bufs.take(sectors.bytes().0 as usize)),
+            MetaOp::Write { lba, data } => {
+                let mut buf = self.bufs.take(data.len());
+                if let Some(buf) = &mut buf {
+                    buf.copy_from_slice(&data);
+                }
+                (MemberOp::Write, lba, buf)
+            }
+        };
+        let sectors = buf.as_ref().map_or(0, |b| (b.len() / 512) as u32);
+        let segs: Vec<Piece> = buf.iter().map(|b| b.piece().sub(0, sectors)).collect();
+        let no_memory = op != MemberOp::Flush && buf.is_none();
+        self.meta.insert(id, Meta { op, buf });
+        if no_memory {
+            self.done.push(Done { id, status: IoStatus::Failed, closed_until: None });
+            return;
+        }
+        let request = MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32 };
+        let now = self.now();
+        self.devices.submit(now, &request, &segs, &mut self.done);
+    }
+
+    /// Hands sync runs to the owners of their rows, idle regions in turn to all workers.
+    fn send_sync(&mut self, runs: &[SyncRun]) {
+        let workers = self.shared.workers.len();
+        for run in runs {
+            let proposed = WorkerId(self.next_worker as u8);
+            let owner = self.shared.regions.claim(self.shared.regions.of(run.stripe), proposed);
+            if owner == proposed {
+                self.next_worker = (self.next_worker + 1) % workers;
+            }
+            let part = Part {
+                client: ClientId::ARRAY,
+                op: PartOp::Sync(run.kind),
+                request: run.request,
+                stripe: run.stripe,
+                data: DataIndex(0),
+                from: run.from,
+                sectors: run.sectors,
+                piece: Piece::NONE,
+            };
+            self.shared.workers[usize::from(owner.0)].send(vec![part]);
+        }
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Add { device, name, device_uuid, answer } => self.add(device, name, device_uuid, answer),
+            Ask::Command(command, answer) => self.command(command, answer),
+            Ask::Detail(to) => {
+                // Who asked may have gone away.
+                let _ = to.try_send(self.array.detail(self.now()));
+            }
+            Ask::Find(name, to) => {
+                let _ = to.try_send(self.array.handle_of(&name));
+            }
+            Ask::Tune(tunables) => self.turn(Input::Tune(tunables)),
+        }
+    }
+
+    fn command(&mut self, command: Command, answer: Answer) {
+        let id = CommandId(self.next_command);
+        self.next_command += 1;
+        self.answers.insert(id, answer);
+        self.turn(Input::Command(id, command));
+    }
+
+    /// Makes the device known to every worker and to ourselves, then asks the array to take it in.
+    fn add(&mut self, device: Device, name: String, device_uuid: [u8; 16], answer: Answer) {
+        if usize::from(self.next_handle) >= crate::member::devices::HANDLES_MAX {
+            let text = "too many devices were added in this array's run: stop it and run it anew".into();
+            // Who asked may have gone away.
+            let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Busy, text }));
+            return;
+        }
+        let handle = MemberHandle(self.next_handle);
+        self.next_handle += 1;
+        if let Err(error) = self.devices.attach(handle, &device, self.now()) {
+            let text = format!("no channel to {name} can be opened: {error}");
+            let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Io, text }));
+            return;
+        }
+        for worker in &self.shared.workers {
+            worker.tell(WorkerMsg::Attach(handle, device.clone()));
+        }
+        let device = array::Device { handle, name, sectors: device.sectors(), volatile: device.volatile() };
+        self.command(Command::Add { device, device_uuid }, answer);
+    }
+
+    fn sleep(&mut self) {
+        let wake = &self.shared.array_wake;
+        wake.announce();
+        let waiting = !self.shared.to_array.is_empty() || !self.done.is_empty() || self.exit.is_some();
+        let waiting = waiting || !self.asks.0.lock().expect("no panic while held").is_empty();
+        let now = self.now();
+        let next = [self.array.wake_at(), self.devices.wake_at(now)].into_iter().flatten().min();
+        let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(now).min(SLEEP_MAX));
+        if waiting || timeout.is_zero() {
+            wake.awake();
+            return;
+        }
+        wake.sleep(self.devices.fds(), Some(timeout));
+    }
+}

@@ -1,0 +1,130 @@
+//! A running array: its workers, its control thread, and the handle by which front ends and operators reach them.
+//!
+//! Made from an assembled array ([`Array`]) and its opened devices. Dropping it without [`Running::stop`] leaves the superblocks as
+//! they are, as a kill would.
+
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use raid_core::units::Sectors;
+
+use super::bufs::Bufs;
+use super::client::Client;
+use super::control::{Ask, Asks, ControlThread};
+use super::{Groups, Totals, Workers, open_client};
+use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start, Tunables};
+use crate::member::devices::{Device, Devices};
+use crate::message::MemberHandle;
+use crate::slab::Slab;
+
+/// See the module's text. Shared by all front ends and operators' threads.
+#[derive(Debug)]
+pub struct Running {
+    workers: Workers,
+    asks: Arc<Asks>,
+    control: Mutex<Option<JoinHandle<i32>>>,
+}
+
+impl Running {
+    /// Starts workers and control thread. `stripe_cache_size` is md's: stripes of 4 KiB over all workers. `devices` are those
+    /// that `start` names by handle; later ones get handles above theirs.
+    pub fn start(
+        start: Start,
+        slab: &Arc<Slab>,
+        groups: &Groups,
+        stripe_cache_size: usize,
+        devices: &[(MemberHandle, Device)],
+    ) -> io::Result<Running> {
+        let geometry = start.geometry;
+        let start = Start { workers: groups.workers().len(), ..start };
+        let array = Array::new(start);
+        let workers =
+            Workers::start(geometry, Arc::clone(slab), groups, stripe_cache_size, array.view(), devices)?;
+        let shared = Arc::clone(&workers.shared);
+        let asks = Arc::new(Asks::default());
+        let mut own = Devices::new(slab, crate::member::Owner::Control);
+        for (handle, device) in devices {
+            own.attach(*handle, device, shared.start.elapsed())?;
+        }
+        let bufs = Bufs::new(slab).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let next = devices.iter().map(|(handle, _)| handle.0 + 1).max().unwrap_or(0);
+        let thread = ControlThread::new(shared, Arc::clone(&asks), array, own, bufs, next);
+        let control = std::thread::Builder::new().name("raid5-array".into()).spawn(move || thread.run())?;
+        Ok(Running { workers, asks, control: Mutex::new(Some(control)) })
+    }
+
+    /// Size of the array.
+    pub fn sectors(&self) -> Sectors {
+        self.workers.shared.geometry.array_sectors()
+    }
+
+    /// The array's shape.
+    pub fn geometry(&self) -> &raid_core::geometry::Geometry {
+        &self.workers.shared.geometry
+    }
+
+    /// A handle for a front end; `None` when there are too many, or memory is short.
+    pub fn client(&self) -> io::Result<Option<Client>> {
+        open_client(&self.workers.shared)
+    }
+
+    /// What the workers have done.
+    pub fn totals(&self) -> Totals {
+        self.workers.totals()
+    }
+
+    /// Takes a device in: as a spare, which goes into a free slot by itself.
+    pub fn add(&self, device: Device, name: String, device_uuid: [u8; 16]) -> Result<(), CommandError> {
+        self.ask(|answer| Ask::Add { device, name, device_uuid, answer })?
+    }
+
+    /// Carries a command out.
+    pub fn command(&self, command: Command) -> Result<(), CommandError> {
+        self.ask(|answer| Ask::Command(command, answer))?
+    }
+
+    /// The device with this name.
+    pub fn find(&self, name: &str) -> Result<Option<MemberHandle>, CommandError> {
+        self.ask(|to| Ask::Find(name.to_owned(), to))
+    }
+
+    /// How the array stands.
+    pub fn detail(&self) -> Result<Detail, CommandError> {
+        self.ask(Ask::Detail)
+    }
+
+    /// New settings of the life cycle.
+    pub fn tune(&self, tunables: Tunables) -> Result<(), CommandError> {
+        self.send(Ask::Tune(tunables))
+    }
+
+    /// Ends the array once the front ends have stopped sending; answers with the exit status: 0, or 1 when superblocks were left dirty.
+    /// With `abandon` it does not wait for silent members.
+    pub fn stop(&self, abandon: bool) -> i32 {
+        // A refusal means that it has ended already.
+        let _ = self.command(Command::Stop { abandon });
+        let control = self.control.lock().expect("no panic while held").take();
+        control.map_or(0, |thread| thread.join().unwrap_or(1))
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Ask) -> Result<T, CommandError> {
+        let (to, from) = sync_channel(1);
+        self.send(ask(to))?;
+        from.recv().map_err(|_| ended())
+    }
+
+    fn send(&self, ask: Ask) -> Result<(), CommandError> {
+        if !self.asks.push(ask) {
+            let text = "too many commands are waiting: try again".into();
+            return Err(CommandError { kind: CommandErrorKind::Busy, text });
+        }
+        self.workers.shared.array_wake.notify();
+        Ok(())
+    }
+}
+
+fn ended() -> CommandError {
+    CommandError { kind: CommandErrorKind::Stopping, text: "the array has ended".into() }
+}
