@@ -136,9 +136,7 @@ pub enum InfoError {
     #[error("minimum block size {0} is not a power of two from 512 to 65536")]
     MinBlock(u32),
     /// The preferred block size is not one that the protocol allows.
-    #[error(
-        "preferred block size {0} is not a power of two from the minimum block size to 33554432"
-    )]
+    #[error("preferred block size {0} is not a power of two from the minimum block size to 33554432")]
     PreferredBlock(u32),
     /// The size cannot be reached with whole blocks.
     #[error("export size {0} is not a multiple of the minimum block size, or exceeds 2^63-1 bytes")]
@@ -164,9 +162,7 @@ impl ExportInfo {
         if !preferred.is_power_of_two() || !(self.min_block..=MAX_TRANSFER).contains(&preferred) {
             return Err(InfoError::PreferredBlock(preferred));
         }
-        if !self.size_bytes.is_multiple_of(u64::from(self.min_block))
-            || self.size_bytes > i64::MAX as u64
-        {
+        if !self.size_bytes.is_multiple_of(u64::from(self.min_block)) || self.size_bytes > i64::MAX as u64 {
             return Err(InfoError::Size(self.size_bytes));
         }
         Ok(())

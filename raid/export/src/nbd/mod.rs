@@ -4,6 +4,5 @@
 
 pub mod backend;
 pub mod proto;
-
 pub mod server;
 pub mod session;

@@ -209,10 +209,7 @@ impl OptionHead {
     /// The magic is not `IHAVEOPT`.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, BadMagic> {
         match be64(bytes, 0) {
-            IHAVEOPT => Ok(Self {
-                code: be32(bytes, 8),
-                len: be32(bytes, 12),
-            }),
+            IHAVEOPT => Ok(Self { code: be32(bytes, 8), len: be32(bytes, 12) }),
             other => Err(BadMagic(other)),
         }
     }
@@ -329,10 +326,7 @@ impl ReplyHead {
     pub const MAX_LEN: usize = 28;
 
     fn new(parts: &[&[u8]]) -> Self {
-        let mut head = Self {
-            bytes: [0; Self::MAX_LEN],
-            len: 0,
-        };
+        let mut head = Self { bytes: [0; Self::MAX_LEN], len: 0 };
         let mut at = 0;
         for part in parts {
             head.bytes[at..at + part.len()].copy_from_slice(part);
@@ -345,11 +339,7 @@ impl ReplyHead {
     /// A simple reply; `None` is success.
     pub fn simple(cookie: u64, error: Option<NbdError>) -> Self {
         let code = error.map_or(0, NbdError::code);
-        Self::new(&[
-            &SIMPLE_REPLY_MAGIC.to_be_bytes(),
-            &code.to_be_bytes(),
-            &cookie.to_be_bytes(),
-        ])
+        Self::new(&[&SIMPLE_REPLY_MAGIC.to_be_bytes(), &code.to_be_bytes(), &cookie.to_be_bytes()])
     }
 
     fn chunk(chunk_type: u16, cookie: u64, len: u32, payload: [&[u8]; 2]) -> Self {
@@ -367,22 +357,12 @@ impl ReplyHead {
     /// The only chunk of a successful structured READ: `len` data bytes follow. `len` is at most [`MAX_PAYLOAD`].
     pub fn data(cookie: u64, offset: u64, len: u32) -> Self {
         assert!(len <= MAX_PAYLOAD, "a READ is bounded");
-        Self::chunk(
-            chunk_type::OFFSET_DATA,
-            cookie,
-            len + 8,
-            [&offset.to_be_bytes(), &[]],
-        )
+        Self::chunk(chunk_type::OFFSET_DATA, cookie, len + 8, [&offset.to_be_bytes(), &[]])
     }
 
     /// The only chunk of a failed structured READ, with an empty message.
     pub fn error(cookie: u64, error: NbdError) -> Self {
-        Self::chunk(
-            chunk_type::ERROR,
-            cookie,
-            6,
-            [&error.code().to_be_bytes(), &0u16.to_be_bytes()],
-        )
+        Self::chunk(chunk_type::ERROR, cookie, 6, [&error.code().to_be_bytes(), &0u16.to_be_bytes()])
     }
 
     /// The bytes to send.

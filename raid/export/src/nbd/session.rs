@@ -23,9 +23,7 @@ mod handshake;
 mod slots;
 
 use super::backend::ExportInfo;
-use super::proto::{
-    self, NbdError, ReplyHead, RequestHead, command, command_flag, transmission_flag,
-};
+use super::proto::{self, NbdError, ReplyHead, RequestHead, command, command_flag, transmission_flag};
 pub use slots::Slot;
 use slots::Slots;
 
@@ -145,11 +143,7 @@ enum Phase {
     /// A good write's payload is next.
     Payload { request: Request, left: u32 },
     /// A refused write's payload is being swallowed.
-    Swallow {
-        slot: Slot,
-        error: NbdError,
-        left: u32,
-    },
+    Swallow { slot: Slot, error: NbdError, left: u32 },
     /// Nothing is next.
     Closing(CloseReason),
 }
@@ -226,10 +220,7 @@ impl Session {
     /// # Panics
     /// When `n` exceeds the room that was given.
     pub fn received(&mut self, n: usize) {
-        assert!(
-            n <= self.input.len() - self.end,
-            "no more was read than there was room"
-        );
+        assert!(n <= self.input.len() - self.end, "no more was read than there was room");
         self.end += n;
     }
 
@@ -245,10 +236,7 @@ impl Session {
 
     /// Whether requests may come.
     pub fn is_transmission(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Head | Phase::Payload { .. } | Phase::Swallow { .. }
-        )
+        matches!(self.phase, Phase::Head | Phase::Payload { .. } | Phase::Swallow { .. })
     }
 
     /// Why nothing more is read, once that is so.
@@ -268,10 +256,9 @@ impl Session {
     pub fn poll(&mut self) -> Event {
         loop {
             let event = match self.phase {
-                Phase::ClientFlags
-                | Phase::OptionHead
-                | Phase::OptionData(_)
-                | Phase::OptionSwallow { .. } => self.poll_handshake(),
+                Phase::ClientFlags | Phase::OptionHead | Phase::OptionData(_) | Phase::OptionSwallow { .. } => {
+                    self.poll_handshake()
+                }
                 Phase::Head => self.poll_head(),
                 Phase::Payload { request, left: 0 } => {
                     self.phase = Phase::Head;
@@ -325,11 +312,7 @@ impl Session {
         match self.phase {
             Phase::Head | Phase::Swallow { .. } | Phase::Closing(_) => {}
             Phase::Payload { request, left } => {
-                self.phase = Phase::Swallow {
-                    slot: request.slot,
-                    error: NbdError::Shutdown,
-                    left,
-                };
+                self.phase = Phase::Swallow { slot: request.slot, error: NbdError::Shutdown, left };
             }
             _ => self.close(CloseReason::Stopped),
         }
@@ -347,14 +330,7 @@ impl Session {
             (Ok(()), false) => ReplyHead::simple(entry.cookie, None),
             (Err(error), false) => ReplyHead::simple(entry.cookie, Some(error)),
         };
-        (
-            head,
-            if entry.read && result.is_ok() {
-                entry.len
-            } else {
-                0
-            },
-        )
+        (head, if entry.read && result.is_ok() { entry.len } else { 0 })
     }
 
     /// The reply has left, or never will.
@@ -414,11 +390,7 @@ impl Session {
             self.close(CloseReason::Disconnect);
             return None;
         }
-        let checked = if self.stopping {
-            Err(NbdError::Shutdown)
-        } else {
-            self.check(&head)
-        };
+        let checked = if self.stopping { Err(NbdError::Shutdown) } else { self.check(&head) };
         let moved = match checked {
             Ok((Command::Read | Command::Write, _)) => head.len,
             _ => 0,
@@ -429,26 +401,12 @@ impl Session {
         };
         self.start += RequestHead::LEN;
         let has_payload = head.command == command::WRITE;
-        self.lookahead = if has_payload {
-            RequestHead::LEN
-        } else {
-            LOOKAHEAD
-        };
+        self.lookahead = if has_payload { RequestHead::LEN } else { LOOKAHEAD };
         match checked {
             Ok((command, fua)) => {
                 // A flush has no range: what the fields hold means nothing.
-                let (offset, len) = if command == Command::Flush {
-                    (0, 0)
-                } else {
-                    (head.offset, head.len)
-                };
-                let request = Request {
-                    slot,
-                    command,
-                    offset,
-                    len,
-                    fua,
-                };
+                let (offset, len) = if command == Command::Flush { (0, 0) } else { (head.offset, head.len) };
+                let request = Request { slot, command, offset, len, fua };
                 if has_payload {
                     self.phase = Phase::Payload { request, left: len };
                     return None;
@@ -471,28 +429,18 @@ impl Session {
             command::WRITE => (Command::Write, command_flag::FUA),
             command::FLUSH => (Command::Flush, command_flag::FUA),
             command::TRIM => (Command::Trim, command_flag::FUA),
-            command::WRITE_ZEROES => (
-                Command::WriteZeroes,
-                command_flag::FUA | command_flag::NO_HOLE,
-            ),
+            command::WRITE_ZEROES => (Command::WriteZeroes, command_flag::FUA | command_flag::NO_HOLE),
             _ => return Err(NbdError::Invalid),
         };
         if head.flags & !allowed != 0 {
             return Err(NbdError::Invalid);
         }
-        let changes = matches!(
-            command,
-            Command::Write | Command::Trim | Command::WriteZeroes
-        );
+        let changes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
         // FUA is allowed on every command and means something on those that change data.
         let fua = changes && head.flags & command_flag::FUA != 0;
         if command == Command::Flush {
             let ranged = head.offset != 0 || head.len != 0;
-            return if ranged {
-                Err(NbdError::Invalid)
-            } else {
-                Ok((command, fua))
-            };
+            return if ranged { Err(NbdError::Invalid) } else { Ok((command, fua)) };
         }
         if changes && self.export.read_only {
             return Err(NbdError::Perm);
@@ -501,17 +449,10 @@ impl Session {
         if head.len == 0 || (moves && head.len > proto::MAX_PAYLOAD) {
             return Err(NbdError::Invalid);
         }
-        let within = head
-            .offset
-            .checked_add(u64::from(head.len))
-            .is_some_and(|end| end <= self.export.size_bytes);
+        let within = head.offset.checked_add(u64::from(head.len)).is_some_and(|end| end <= self.export.size_bytes);
         if !within {
             let full = matches!(command, Command::Write | Command::WriteZeroes);
-            return Err(if full {
-                NbdError::NoSpace
-            } else {
-                NbdError::Invalid
-            });
+            return Err(if full { NbdError::NoSpace } else { NbdError::Invalid });
         }
         let block = self.export.min_block;
         if !head.offset.is_multiple_of(u64::from(block)) || !head.len.is_multiple_of(block) {

@@ -6,45 +6,24 @@ use proptest::prelude::*;
 fn messages_are_those_of_the_protocol_text() {
     assert_eq!(&greeting(3), b"NBDMAGICIHAVEOPT\x00\x03");
 
-    let head = OptionHead {
-        code: option::GO,
-        len: 0x0102,
-    };
+    let head = OptionHead { code: option::GO, len: 0x0102 };
     assert_eq!(&head.emit(), b"IHAVEOPT\x00\x00\x00\x07\x00\x00\x01\x02");
 
     let mut out = vec![9];
-    option_reply(
-        &mut out,
-        option::LIST,
-        option_reply_type::SERVER,
-        &[&[0, 0, 0, 1], b"x"],
-    );
-    let expected = b"\x09\x00\x03\xe8\x89\x04\x55\x65\xa9\x00\x00\x00\x03\x00\x00\x00\x02\x00\x00\x00\x05\x00\x00\x00\x01x";
+    option_reply(&mut out, option::LIST, option_reply_type::SERVER, &[&[0, 0, 0, 1], b"x"]);
+    let expected =
+        b"\x09\x00\x03\xe8\x89\x04\x55\x65\xa9\x00\x00\x00\x03\x00\x00\x00\x02\x00\x00\x00\x05\x00\x00\x00\x01x";
     assert_eq!(out, expected);
 
-    let request = RequestHead {
-        flags: 1,
-        command: command::WRITE,
-        cookie: 0x0102_0304_0506_0708,
-        offset: 0x1000,
-        len: 512,
-    };
+    let request =
+        RequestHead { flags: 1, command: command::WRITE, cookie: 0x0102_0304_0506_0708, offset: 0x1000, len: 512 };
     let expected = b"\x25\x60\x95\x13\x00\x01\x00\x01\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\0\0\x10\0\0\0\x02\0";
     assert_eq!(&request.emit(), expected);
 
     let cases: &[(ReplyHead, &[u8])] = &[
-        (
-            ReplyHead::simple(7, None),
-            b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07",
-        ),
-        (
-            ReplyHead::simple(7, Some(NbdError::NoSpace)),
-            b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07",
-        ),
-        (
-            ReplyHead::data(7, 0x200, 16),
-            b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x18\0\0\0\0\0\0\x02\0",
-        ),
+        (ReplyHead::simple(7, None), b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07"),
+        (ReplyHead::simple(7, Some(NbdError::NoSpace)), b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07"),
+        (ReplyHead::data(7, 0x200, 16), b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x18\0\0\0\0\0\0\x02\0"),
         (
             ReplyHead::error(7, NbdError::Io),
             b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x06\0\0\0\x05\0\0",
@@ -74,14 +53,7 @@ fn wrong_magic_is_told() {
     let mut option = OptionHead { code: 1, len: 0 }.emit();
     option[0] ^= 1;
     assert!(matches!(OptionHead::parse(&option), Err(BadMagic(m)) if m != IHAVEOPT));
-    let mut request = RequestHead {
-        flags: 0,
-        command: 0,
-        cookie: 0,
-        offset: 0,
-        len: 0,
-    }
-    .emit();
+    let mut request = RequestHead { flags: 0, command: 0, cookie: 0, offset: 0, len: 0 }.emit();
     request[3] ^= 1;
     assert_eq!(RequestHead::parse(&request), Err(BadMagic(0x2560_9512)));
 }

@@ -4,12 +4,10 @@
 //! swallowed and answered with ERR_TOO_BIG. Replies are appended to the session's output, and no option is looked at
 //! while more than [`MAX_OUTPUT`] bytes of it have not left: so output is bounded by that and one option's replies, under 10 KiB.
 
-use super::{
-    CloseReason, Event, LOOKAHEAD, MAX_OPTION_DATA, MAX_OPTION_SWALLOW, MAX_OPTIONS, Phase, Session,
-};
+use super::{CloseReason, Event, LOOKAHEAD, MAX_OPTION_DATA, MAX_OPTION_SWALLOW, MAX_OPTIONS, Phase, Session};
 use crate::nbd::proto::{
-    EXPORT_NAME_PADDING, InfoRequest, MAX_PAYLOAD, OptionHead, client_flag, info, option,
-    option_reply, option_reply_type as reply_type,
+    EXPORT_NAME_PADDING, InfoRequest, MAX_PAYLOAD, OptionHead, client_flag, info, option, option_reply,
+    option_reply_type as reply_type,
 };
 
 /// Unsent output at which no further option is looked at.
@@ -88,10 +86,7 @@ impl Session {
         } else if head.len > MAX_OPTION_SWALLOW || head.code == option::EXPORT_NAME {
             self.close(CloseReason::OptionLength(head.len));
         } else {
-            self.phase = Phase::OptionSwallow {
-                code: head.code,
-                left: head.len,
-            };
+            self.phase = Phase::OptionSwallow { code: head.code, left: head.len };
         }
         None
     }
@@ -115,9 +110,7 @@ impl Session {
                 self.answer(code, reply_type::ACK, &[]);
             }
             option::INFO | option::GO => self.info(code, data),
-            option::LIST | option::STRUCTURED_REPLY => {
-                self.answer(code, reply_type::ERR_INVALID, &[])
-            }
+            option::LIST | option::STRUCTURED_REPLY => self.answer(code, reply_type::ERR_INVALID, &[]),
             _ => self.answer(code, reply_type::ERR_UNSUP, &[]),
         }
     }
@@ -140,10 +133,8 @@ impl Session {
             self.close(CloseReason::UnknownExport);
             return;
         }
-        self.output
-            .extend_from_slice(&self.export.size_bytes.to_be_bytes());
-        self.output
-            .extend_from_slice(&self.transmission_flags().to_be_bytes());
+        self.output.extend_from_slice(&self.export.size_bytes.to_be_bytes());
+        self.output.extend_from_slice(&self.transmission_flags().to_be_bytes());
         if !self.no_zeroes {
             self.output.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
         }
@@ -164,23 +155,12 @@ impl Session {
         let export = &self.export;
         let out = &mut self.output;
         let mut tell = |info: u16, parts: [&[u8]; 3]| {
-            option_reply(
-                out,
-                code,
-                reply_type::INFO,
-                &[&info.to_be_bytes(), parts[0], parts[1], parts[2]],
-            );
+            option_reply(out, code, reply_type::INFO, &[&info.to_be_bytes(), parts[0], parts[1], parts[2]]);
         };
         tell(info::EXPORT, [&size, &flags, &[]]);
         // Told unasked too: a client that knows of block sizes should keep to them.
-        let (min, preferred) = (
-            export.min_block.to_be_bytes(),
-            export.preferred_block.to_be_bytes(),
-        );
-        tell(
-            info::BLOCK_SIZE,
-            [&min, &preferred, &MAX_PAYLOAD.to_be_bytes()],
-        );
+        let (min, preferred) = (export.min_block.to_be_bytes(), export.preferred_block.to_be_bytes());
+        tell(info::BLOCK_SIZE, [&min, &preferred, &MAX_PAYLOAD.to_be_bytes()]);
         if request.wants(info::NAME) {
             tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
         }

@@ -19,10 +19,7 @@ impl Slot {
 
     /// The slot of an index, for a shell that names requests by it; `None` when out of range.
     pub fn from_index(index: u64) -> Option<Self> {
-        u16::try_from(index)
-            .ok()
-            .filter(|&i| usize::from(i) < MAX_IN_FLIGHT)
-            .map(Slot)
+        u16::try_from(index).ok().filter(|&i| usize::from(i) < MAX_IN_FLIGHT).map(Slot)
     }
 }
 
@@ -55,14 +52,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        let empty = Entry {
-            state: State::Free,
-            cookie: 0,
-            offset: 0,
-            len: 0,
-            read: false,
-            bytes: 0,
-        };
+        let empty = Entry { state: State::Free, cookie: 0, offset: 0, len: 0, read: false, bytes: 0 };
         let last = u16::try_from(MAX_IN_FLIGHT - 1).expect("MAX_IN_FLIGHT fits in a slot");
         Self {
             entries: vec![empty; MAX_IN_FLIGHT].into_boxed_slice(),

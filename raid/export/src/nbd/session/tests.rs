@@ -43,15 +43,7 @@ struct Driver {
 impl Driver {
     fn new(export: ExportInfo) -> Self {
         let session = Session::new(export);
-        Self {
-            session,
-            output: vec![],
-            did: vec![],
-            replies: vec![],
-            incoming: vec![],
-            hold: false,
-            full: false,
-        }
+        Self { session, output: vec![], did: vec![], replies: vec![], incoming: vec![], hold: false, full: false }
     }
 
     /// A session in transmission, with nothing of the handshake left in the record.
@@ -106,11 +98,8 @@ impl Driver {
                     }
                 }
                 Event::Submit(request) => {
-                    let data = if request.command == Command::Write {
-                        std::mem::take(&mut self.incoming)
-                    } else {
-                        vec![]
-                    };
+                    let data =
+                        if request.command == Command::Write { std::mem::take(&mut self.incoming) } else { vec![] };
                     self.did.push(Did::Submit(request, data));
                     if !self.hold {
                         self.finish(request.slot, Ok(()));
@@ -153,24 +142,13 @@ impl Driver {
 }
 
 fn opt(code: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = OptionHead {
-        code,
-        len: data.len() as u32,
-    }
-    .emit()
-    .to_vec();
+    let mut bytes = OptionHead { code, len: data.len() as u32 }.emit().to_vec();
     bytes.extend_from_slice(data);
     bytes
 }
 
 fn head(command: u16, flags: u16, offset: u64, len: u32) -> RequestHead {
-    RequestHead {
-        flags,
-        command,
-        cookie: 0xc0_0c1e,
-        offset,
-        len,
-    }
+    RequestHead { flags, command, cookie: 0xc0_0c1e, offset, len }
 }
 
 /// One message of a client.
@@ -189,14 +167,7 @@ fn message() -> impl Strategy<Value = Message> {
         (prop_oneof![Just(3u32), Just(8)], Just(vec![])),
         (3u32..9, Just(vec![7; 9000])),
     ];
-    let request = (
-        0u16..8,
-        0u16..4,
-        any::<u64>(),
-        0u64..16,
-        0u32..6,
-        any::<bool>(),
-    );
+    let request = (0u16..8, 0u16..4, any::<u64>(), 0u64..16, 0u32..6, any::<bool>());
     prop_oneof![
         1 => option.prop_map(|(code, data)| Message::Option(code, data)),
         8 => request.prop_map(|(command, flags, cookie, offset, len, odd)| {
@@ -208,34 +179,28 @@ fn message() -> impl Strategy<Value = Message> {
 
 /// A stream that makes sense for the most part: handshake, then requests with their payload.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
-    (
-        proptest::collection::vec(message(), 0..30),
-        any::<bool>(),
-        any::<u32>(),
-    )
-        .prop_map(|(messages, go, seed)| {
-            let mut bytes = 3u32.to_be_bytes().to_vec();
-            let (options, requests): (Vec<_>, Vec<_>) = messages
-                .into_iter()
-                .partition(|m| matches!(m, Message::Option(..)));
-            for message in options {
-                if let Message::Option(code, data) = message {
-                    bytes.extend(opt(code, &data));
+    (proptest::collection::vec(message(), 0..30), any::<bool>(), any::<u32>()).prop_map(|(messages, go, seed)| {
+        let mut bytes = 3u32.to_be_bytes().to_vec();
+        let (options, requests): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|m| matches!(m, Message::Option(..)));
+        for message in options {
+            if let Message::Option(code, data) = message {
+                bytes.extend(opt(code, &data));
+            }
+        }
+        if go {
+            bytes.extend(opt(option::GO, b"\0\0\0\0\0\0"));
+        }
+        for message in requests {
+            if let Message::Request(head, payload) = message {
+                bytes.extend(head.emit());
+                if head.command == command::WRITE && payload {
+                    bytes.extend((0..head.len).map(|i| (i.wrapping_mul(seed | 1) >> 3) as u8));
                 }
             }
-            if go {
-                bytes.extend(opt(option::GO, b"\0\0\0\0\0\0"));
-            }
-            for message in requests {
-                if let Message::Request(head, payload) = message {
-                    bytes.extend(head.emit());
-                    if head.command == command::WRITE && payload {
-                        bytes.extend((0..head.len).map(|i| (i.wrapping_mul(seed | 1) >> 3) as u8));
-                    }
-                }
-            }
-            bytes
-        })
+        }
+        bytes
+    })
 }
 
 proptest! {

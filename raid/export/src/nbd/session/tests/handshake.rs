@@ -3,18 +3,16 @@
 use super::*;
 use crate::nbd::proto::option_reply_type as reply;
 
+/// An option reply: option, type, data.
+type OptionReply = (u32, u32, Vec<u8>);
+
 /// Option replies in the output, after the greeting.
-fn replies(output: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
-    let mut rest = output
-        .strip_prefix(&greeting(3))
-        .expect("the greeting is first");
+fn replies(output: &[u8]) -> Vec<OptionReply> {
+    let mut rest = output.strip_prefix(&greeting(3)).expect("the greeting is first");
     let mut list = vec![];
     while !rest.is_empty() {
         let word = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().unwrap());
-        assert_eq!(
-            u64::from_be_bytes(rest[..8].try_into().unwrap()),
-            0x0003_e889_0455_65a9
-        );
+        assert_eq!(u64::from_be_bytes(rest[..8].try_into().unwrap()), 0x0003_e889_0455_65a9);
         let (code, kind, len) = (word(8), word(12), word(16) as usize);
         list.push((code, kind, rest[20..20 + len].to_vec()));
         rest = &rest[20 + len..];
@@ -45,83 +43,25 @@ fn options_and_their_replies() {
     all.insert(2, (option::INFO, reply::INFO, b"\0\x01md0".to_vec()));
     all.insert(3, (option::INFO, reply::INFO, b"\0\x02five disks".to_vec()));
     let one = |code, kind| vec![(code, kind, vec![])];
-    let list = vec![
-        (option::LIST, reply::SERVER, b"\0\0\0\x03md0".to_vec()),
-        (option::LIST, reply::ACK, vec![]),
-    ];
+    let list = vec![(option::LIST, reply::SERVER, b"\0\0\0\x03md0".to_vec()), (option::LIST, reply::ACK, vec![])];
     let long = vec![0; MAX_OPTION_DATA + 1];
-    let cases: Vec<(u32, &[u8], Vec<(u32, u32, Vec<u8>)>, bool)> = vec![
+    let cases: Vec<(u32, &[u8], Vec<OptionReply>, bool)> = vec![
         (option::LIST, b"", list, false),
-        (
-            option::LIST,
-            b"x",
-            one(option::LIST, reply::ERR_INVALID),
-            false,
-        ),
-        (
-            option::STRUCTURED_REPLY,
-            b"",
-            one(option::STRUCTURED_REPLY, reply::ACK),
-            false,
-        ),
-        (
-            option::STRUCTURED_REPLY,
-            b"x",
-            one(option::STRUCTURED_REPLY, reply::ERR_INVALID),
-            false,
-        ),
+        (option::LIST, b"x", one(option::LIST, reply::ERR_INVALID), false),
+        (option::STRUCTURED_REPLY, b"", one(option::STRUCTURED_REPLY, reply::ACK), false),
+        (option::STRUCTURED_REPLY, b"x", one(option::STRUCTURED_REPLY, reply::ERR_INVALID), false),
         (option::INFO, b"\0\0\0\0\0\0", told(option::INFO), false),
         (option::INFO, b"\0\0\0\x03md0\0\x02\0\x02\0\x01", all, false),
-        (
-            option::INFO,
-            b"\0\0\0\x03md1\0\0",
-            one(option::INFO, reply::ERR_UNKNOWN),
-            false,
-        ),
-        (
-            option::INFO,
-            b"\0\0\0\x03md0",
-            one(option::INFO, reply::ERR_INVALID),
-            false,
-        ),
-        (
-            option::INFO,
-            b"\0\0\0\0\0\x02\0\x01",
-            one(option::INFO, reply::ERR_INVALID),
-            false,
-        ),
-        (
-            option::INFO,
-            b"",
-            one(option::INFO, reply::ERR_INVALID),
-            false,
-        ),
-        (
-            option::INFO,
-            b"\0\0\0\0\0\x01\x77\x77",
-            told(option::INFO),
-            false,
-        ),
+        (option::INFO, b"\0\0\0\x03md1\0\0", one(option::INFO, reply::ERR_UNKNOWN), false),
+        (option::INFO, b"\0\0\0\x03md0", one(option::INFO, reply::ERR_INVALID), false),
+        (option::INFO, b"\0\0\0\0\0\x02\0\x01", one(option::INFO, reply::ERR_INVALID), false),
+        (option::INFO, b"", one(option::INFO, reply::ERR_INVALID), false),
+        (option::INFO, b"\0\0\0\0\0\x01\x77\x77", told(option::INFO), false),
         (option::GO, b"\0\0\0\x03md0\0\0", told(option::GO), true),
         (option::GO, b"\0\0\0\0\0\0", told(option::GO), true),
-        (
-            option::GO,
-            b"\0\0\0\x03md1\0\0",
-            one(option::GO, reply::ERR_UNKNOWN),
-            false,
-        ),
-        (
-            option::GO,
-            b"\0\0\0\x09md0\0\0",
-            one(option::GO, reply::ERR_INVALID),
-            false,
-        ),
-        (
-            option::GO,
-            &long,
-            one(option::GO, reply::ERR_TOO_BIG),
-            false,
-        ),
+        (option::GO, b"\0\0\0\x03md1\0\0", one(option::GO, reply::ERR_UNKNOWN), false),
+        (option::GO, b"\0\0\0\x09md0\0\0", one(option::GO, reply::ERR_INVALID), false),
+        (option::GO, &long, one(option::GO, reply::ERR_TOO_BIG), false),
         (0, b"", one(0, reply::ERR_UNSUP), false),
         (4, b"", one(4, reply::ERR_UNSUP), false),
         (5, b"", one(5, reply::ERR_UNSUP), false),
@@ -129,23 +69,14 @@ fn options_and_their_replies() {
         (10, b"abc", one(10, reply::ERR_UNSUP), false),
         (11, b"", one(11, reply::ERR_UNSUP), false),
         (u32::MAX, b"abc", one(u32::MAX, reply::ERR_UNSUP), false),
-        (
-            99,
-            &long[..MAX_OPTION_DATA],
-            one(99, reply::ERR_UNSUP),
-            false,
-        ),
+        (99, &long[..MAX_OPTION_DATA], one(99, reply::ERR_UNSUP), false),
     ];
     for (code, data, expected, starts) in cases {
         let mut driver = Driver::new(export());
         driver.feed(&3u32.to_be_bytes());
         assert_eq!(driver.feed(&opt(code, data)), data.len() + 16);
         assert_eq!(replies(&driver.output), expected, "option {code} {data:?}");
-        assert_eq!(
-            driver.session.is_transmission(),
-            starts,
-            "option {code} {data:?}"
-        );
+        assert_eq!(driver.session.is_transmission(), starts, "option {code} {data:?}");
         assert_eq!(driver.did(), []);
         if !starts {
             // The session goes on as if nothing had been asked.
@@ -173,10 +104,7 @@ fn export_name_has_padding_unless_both_agreed() {
 
 #[test]
 fn a_read_only_export_says_so() {
-    let mut driver = Driver::new(ExportInfo {
-        read_only: true,
-        ..export()
-    });
+    let mut driver = Driver::new(ExportInfo { read_only: true, ..export() });
     driver.feed(&3u32.to_be_bytes());
     driver.feed(&opt(option::EXPORT_NAME, b""));
     assert_eq!(driver.output[driver.output.len() - 2..], [0x01, 0x6f]);
@@ -191,39 +119,15 @@ fn what_ends_a_negotiation() {
     let magic = u64::from_be_bytes(*b"XHAVEOPT");
     let cases = [
         (4u32.to_be_bytes().to_vec(), CloseReason::ClientFlags(4)),
-        (
-            u32::MAX.to_be_bytes().to_vec(),
-            CloseReason::ClientFlags(u32::MAX),
-        ),
-        (
-            after_flags(bad),
-            CloseReason::BadMagic(proto::BadMagic(magic)),
-        ),
+        (u32::MAX.to_be_bytes().to_vec(), CloseReason::ClientFlags(u32::MAX)),
+        (after_flags(bad), CloseReason::BadMagic(proto::BadMagic(magic))),
         (after_flags(opt(option::ABORT, b"")), CloseReason::Abort),
-        (
-            after_flags(opt(option::EXPORT_NAME, b"md1")),
-            CloseReason::UnknownExport,
-        ),
-        (
-            after_flags(long_head(option::GO, MAX_OPTION_SWALLOW + 1)),
-            CloseReason::OptionLength(MAX_OPTION_SWALLOW + 1),
-        ),
-        (
-            after_flags(long_head(77, u32::MAX)),
-            CloseReason::OptionLength(u32::MAX),
-        ),
-        (
-            after_flags(long_head(option::EXPORT_NAME, 8193)),
-            CloseReason::OptionLength(8193),
-        ),
-        (
-            [vec![0; 4], opt(option::LIST, b"")].concat(),
-            CloseReason::OptionOutOfTurn,
-        ),
-        (
-            after_flags(opt(77, b"").repeat(1025)),
-            CloseReason::OptionOutOfTurn,
-        ),
+        (after_flags(opt(option::EXPORT_NAME, b"md1")), CloseReason::UnknownExport),
+        (after_flags(long_head(option::GO, MAX_OPTION_SWALLOW + 1)), CloseReason::OptionLength(MAX_OPTION_SWALLOW + 1)),
+        (after_flags(long_head(77, u32::MAX)), CloseReason::OptionLength(u32::MAX)),
+        (after_flags(long_head(option::EXPORT_NAME, 8193)), CloseReason::OptionLength(8193)),
+        ([vec![0; 4], opt(option::LIST, b"")].concat(), CloseReason::OptionOutOfTurn),
+        (after_flags(opt(77, b"").repeat(1025)), CloseReason::OptionOutOfTurn),
     ];
     for (bytes, reason) in cases {
         let mut driver = Driver::new(export());
@@ -241,10 +145,7 @@ fn what_ends_a_negotiation() {
 fn abort_is_acknowledged() {
     let mut driver = Driver::new(export());
     driver.feed(&[&3u32.to_be_bytes()[..], &opt(option::ABORT, b"")].concat());
-    assert_eq!(
-        replies(&driver.output),
-        [(option::ABORT, reply::ACK, vec![])]
-    );
+    assert_eq!(replies(&driver.output), [(option::ABORT, reply::ACK, vec![])]);
 }
 
 #[test]
@@ -280,11 +181,7 @@ fn stop_and_end_of_stream_in_every_phase_of_the_handshake() {
         for stop in [false, true] {
             let mut driver = Driver::new(export());
             driver.feed(prefix);
-            let reason = if stop {
-                CloseReason::Stopped
-            } else {
-                CloseReason::Eof
-            };
+            let reason = if stop { CloseReason::Stopped } else { CloseReason::Eof };
             if stop {
                 driver.session.stop();
             } else {

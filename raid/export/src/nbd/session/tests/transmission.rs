@@ -12,11 +12,7 @@ fn one(driver: &mut Driver, head: RequestHead) -> Did {
     if head.command == command::WRITE {
         bytes.resize(bytes.len() + head.len as usize, 0xa5);
     }
-    assert_eq!(
-        driver.feed(&bytes),
-        bytes.len(),
-        "the payload is used up: {head:?}"
-    );
+    assert_eq!(driver.feed(&bytes), bytes.len(), "the payload is used up: {head:?}");
     let mut did = driver.did();
     assert_eq!(did.len(), 1, "{head:?}: {did:?}");
     did.remove(0)
@@ -39,27 +35,14 @@ fn good_requests() {
         (TRIM, 0, 0, SIZE as u32, Command::Trim, false),
         (TRIM, FUA, 512, 512, Command::Trim, true),
         (WRITE_ZEROES, 0, 0, SIZE as u32, Command::WriteZeroes, false),
-        (
-            WRITE_ZEROES,
-            FUA | NO_HOLE,
-            512,
-            512,
-            Command::WriteZeroes,
-            true,
-        ),
+        (WRITE_ZEROES, FUA | NO_HOLE, 512, 512, Command::WriteZeroes, true),
         (WRITE_ZEROES, NO_HOLE, 512, 512, Command::WriteZeroes, false),
     ];
     let mut driver = Driver::started(export(), false);
     for (code, flags, offset, len, command, fua) in cases {
         match one(&mut driver, head(code, flags, offset, len)) {
             Did::Submit(request, data) => {
-                let expected = Request {
-                    slot: request.slot,
-                    command,
-                    offset,
-                    len,
-                    fua,
-                };
+                let expected = Request { slot: request.slot, command, offset, len, fua };
                 assert_eq!(request, expected);
                 let payload = if code == WRITE { len as usize } else { 0 };
                 assert!(data.len() == payload && data.iter().all(|&b| b == 0xa5));
@@ -138,53 +121,23 @@ fn refused_requests() {
 
 #[test]
 fn a_read_only_export_refuses_what_changes_data() {
-    let mut driver = Driver::started(
-        ExportInfo {
-            read_only: true,
-            ..export()
-        },
-        false,
-    );
+    let mut driver = Driver::started(ExportInfo { read_only: true, ..export() }, false);
     for code in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
         // Even out of range: the first reason counts.
         for offset in [0, SIZE] {
-            assert!(matches!(
-                one(&mut driver, head(code, 0, offset, 512)),
-                Did::Refuse(_, NbdError::Perm)
-            ));
+            assert!(matches!(one(&mut driver, head(code, 0, offset, 512)), Did::Refuse(_, NbdError::Perm)));
         }
     }
-    assert!(matches!(
-        one(&mut driver, head(command::READ, 0, 0, 512)),
-        Did::Submit(..)
-    ));
-    assert!(matches!(
-        one(&mut driver, head(command::FLUSH, 0, 0, 0)),
-        Did::Submit(..)
-    ));
+    assert!(matches!(one(&mut driver, head(command::READ, 0, 0, 512)), Did::Submit(..)));
+    assert!(matches!(one(&mut driver, head(command::FLUSH, 0, 0, 0)), Did::Submit(..)));
 }
 
 #[test]
 fn a_larger_minimum_block_is_kept_to() {
-    let mut driver = Driver::started(
-        ExportInfo {
-            min_block: 4096,
-            ..export()
-        },
-        false,
-    );
-    assert!(matches!(
-        one(&mut driver, head(command::WRITE, 0, 512, 4096)),
-        Did::Refuse(_, NbdError::Invalid)
-    ));
-    assert!(matches!(
-        one(&mut driver, head(command::READ, 0, 4096, 512)),
-        Did::Refuse(_, NbdError::Invalid)
-    ));
-    assert!(matches!(
-        one(&mut driver, head(command::READ, 0, 4096, 4096)),
-        Did::Submit(..)
-    ));
+    let mut driver = Driver::started(ExportInfo { min_block: 4096, ..export() }, false);
+    assert!(matches!(one(&mut driver, head(command::WRITE, 0, 512, 4096)), Did::Refuse(_, NbdError::Invalid)));
+    assert!(matches!(one(&mut driver, head(command::READ, 0, 4096, 512)), Did::Refuse(_, NbdError::Invalid)));
+    assert!(matches!(one(&mut driver, head(command::READ, 0, 4096, 4096)), Did::Submit(..)));
 }
 
 #[test]
@@ -195,40 +148,17 @@ fn reply_heads() {
     let cases = [
         (read, false, Ok(()), ReplyHead::simple(c, None), 4096),
         (read, true, Ok(()), ReplyHead::data(c, 1024, 4096), 4096),
-        (
-            read,
-            false,
-            Err(NbdError::Io),
-            ReplyHead::simple(c, Some(NbdError::Io)),
-            0,
-        ),
-        (
-            read,
-            true,
-            Err(NbdError::Io),
-            ReplyHead::error(c, NbdError::Io),
-            0,
-        ),
+        (read, false, Err(NbdError::Io), ReplyHead::simple(c, Some(NbdError::Io)), 0),
+        (read, true, Err(NbdError::Io), ReplyHead::error(c, NbdError::Io), 0),
         (write, false, Ok(()), ReplyHead::simple(c, None), 0),
         (write, true, Ok(()), ReplyHead::simple(c, None), 0),
-        (
-            write,
-            true,
-            Err(NbdError::NoSpace),
-            ReplyHead::simple(c, Some(NbdError::NoSpace)),
-            0,
-        ),
+        (write, true, Err(NbdError::NoSpace), ReplyHead::simple(c, Some(NbdError::NoSpace)), 0),
     ];
     for (request, structured, result, expected, data) in cases {
         let mut driver = Driver::started(export(), structured);
         driver.hold = true;
-        let Did::Submit(submitted, _) = one(&mut driver, request) else {
-            panic!("a good request")
-        };
-        assert_eq!(
-            driver.session.reply(submitted.slot, result),
-            (expected, data)
-        );
+        let Did::Submit(submitted, _) = one(&mut driver, request) else { panic!("a good request") };
+        assert_eq!(driver.session.reply(submitted.slot, result), (expected, data));
     }
 }
 
@@ -241,24 +171,12 @@ fn the_table_is_bounded_in_requests() {
     let did = driver.did();
     assert!(driver.full);
     assert_eq!(did.len(), MAX_IN_FLIGHT);
-    let mut slots: Vec<_> = did
-        .iter()
-        .map(|d| {
-            if let Did::Submit(r, _) = d {
-                r.slot
-            } else {
-                panic!("{d:?}")
-            }
-        })
-        .collect();
+    let mut slots: Vec<_> =
+        did.iter().map(|d| if let Did::Submit(r, _) = d { r.slot } else { panic!("{d:?}") }).collect();
     slots.sort();
     slots.dedup();
     assert_eq!(slots.len(), MAX_IN_FLIGHT);
-    assert!(
-        slots
-            .iter()
-            .all(|s| Slot::from_index(s.index() as u64) == Some(*s))
-    );
+    assert!(slots.iter().all(|s| Slot::from_index(s.index() as u64) == Some(*s)));
     assert_eq!(Slot::from_index(MAX_IN_FLIGHT as u64), None);
     assert_eq!(driver.session.poll(), Event::Full);
     // A reply that has not left still counts.
@@ -283,29 +201,13 @@ fn the_table_is_bounded_in_bytes() {
     const MAX: u32 = proto::MAX_PAYLOAD;
     let mut driver = Driver::started(export(), false);
     driver.hold = true;
-    let reads = [
-        head(command::READ, 0, 0, MAX).emit(),
-        head(command::READ, 0, 0, MAX).emit(),
-    ]
-    .concat();
+    let reads = [head(command::READ, 0, 0, MAX).emit(), head(command::READ, 0, 0, MAX).emit()].concat();
     driver.feed(&reads);
-    let slots: Vec<_> = driver
-        .did()
-        .iter()
-        .map(|d| {
-            if let Did::Submit(r, _) = d {
-                r.slot
-            } else {
-                panic!("{d:?}")
-            }
-        })
-        .collect();
+    let slots: Vec<_> =
+        driver.did().iter().map(|d| if let Did::Submit(r, _) = d { r.slot } else { panic!("{d:?}") }).collect();
     assert_eq!(slots.len(), 2);
     // What moves no data still goes.
-    assert!(matches!(
-        one(&mut driver, head(command::FLUSH, 0, 0, 0)),
-        Did::Submit(..)
-    ));
+    assert!(matches!(one(&mut driver, head(command::FLUSH, 0, 0, 0)), Did::Submit(..)));
     driver.feed(&head(command::READ, 0, 0, 512).emit());
     assert!(driver.full);
     // A read holds its bytes until they have left, unless it failed.
@@ -319,20 +221,12 @@ fn the_table_is_bounded_in_bytes() {
     // A write gives its bytes back when it has ended.
     let mut driver = Driver::started(export(), false);
     driver.hold = true;
-    let Did::Submit(first, _) = one(&mut driver, head(command::WRITE, 0, 0, MAX)) else {
-        panic!("a good write")
-    };
-    assert!(matches!(
-        one(&mut driver, head(command::WRITE, 0, 0, MAX)),
-        Did::Submit(..)
-    ));
+    let Did::Submit(first, _) = one(&mut driver, head(command::WRITE, 0, 0, MAX)) else { panic!("a good write") };
+    assert!(matches!(one(&mut driver, head(command::WRITE, 0, 0, MAX)), Did::Submit(..)));
     driver.feed(&head(command::WRITE, 0, 0, 512).emit());
     assert!(driver.full);
     driver.session.reply(first.slot, Ok(()));
-    assert!(matches!(
-        driver.session.poll(),
-        Event::Payload { left: 512, .. }
-    ));
+    assert!(matches!(driver.session.poll(), Event::Payload { left: 512, .. }));
 }
 
 #[test]
@@ -359,10 +253,7 @@ fn ends() {
     bad[0] = 0;
     let bad_magic = CloseReason::BadMagic(proto::BadMagic(0x0060_9513));
     let cases: [(Vec<u8>, Option<CloseReason>); 6] = [
-        (
-            head(command::DISC, 0, 0, 0).emit().to_vec(),
-            Some(CloseReason::Disconnect),
-        ),
+        (head(command::DISC, 0, 0, 0).emit().to_vec(), Some(CloseReason::Disconnect)),
         (bad.to_vec(), Some(bad_magic)),
         (vec![], None),
         (write[..20].to_vec(), None),
@@ -389,9 +280,7 @@ fn ends() {
 fn what_is_in_flight_is_replied_to_after_the_end() {
     let mut driver = Driver::started(export(), false);
     driver.hold = true;
-    let Did::Submit(request, _) = one(&mut driver, head(command::READ, 0, 0, 512)) else {
-        panic!("a good read")
-    };
+    let Did::Submit(request, _) = one(&mut driver, head(command::READ, 0, 0, 512)) else { panic!("a good read") };
     driver.feed(&head(command::DISC, 0, 0, 0).emit());
     assert_eq!(driver.session.in_use(), 1);
     driver.finish(request.slot, Ok(()));
@@ -402,15 +291,10 @@ fn what_is_in_flight_is_replied_to_after_the_end() {
 fn stop_refuses_what_comes_later() {
     let mut driver = Driver::started(export(), false);
     driver.hold = true;
-    let Did::Submit(before, _) = one(&mut driver, head(command::WRITE, 0, 0, 512)) else {
-        panic!("a good write")
-    };
+    let Did::Submit(before, _) = one(&mut driver, head(command::WRITE, 0, 0, 512)) else { panic!("a good write") };
     driver.session.stop();
     for code in [command::READ, command::WRITE, command::FLUSH, 99] {
-        assert!(matches!(
-            one(&mut driver, head(code, 0, 0, 512)),
-            Did::Refuse(_, NbdError::Shutdown)
-        ));
+        assert!(matches!(one(&mut driver, head(code, 0, 0, 512)), Did::Refuse(_, NbdError::Shutdown)));
     }
     driver.finish(before.slot, Ok(()));
     assert_eq!(driver.replies, [(ReplyHead::simple(0xc0_0c1e, None), 0)]);
@@ -435,9 +319,7 @@ fn stop_in_the_middle_of_a_payload() {
 fn submitted() -> (Driver, Slot) {
     let mut driver = Driver::started(export(), false);
     driver.hold = true;
-    let Did::Submit(request, _) = one(&mut driver, head(command::READ, 0, 0, 512)) else {
-        panic!("a good read")
-    };
+    let Did::Submit(request, _) = one(&mut driver, head(command::READ, 0, 0, 512)) else { panic!("a good read") };
     (driver, request.slot)
 }
 
@@ -461,9 +343,7 @@ fn a_release_before_the_reply_is_a_bug() {
 fn a_reply_before_the_payload_is_a_bug() {
     let mut driver = Driver::started(export(), false);
     driver.feed(&head(command::WRITE, 0, 0, 512).emit());
-    let Event::Payload { request, .. } = driver.session.poll() else {
-        panic!("a good write")
-    };
+    let Event::Payload { request, .. } = driver.session.poll() else { panic!("a good write") };
     driver.session.reply(request.slot, Ok(()));
 }
 

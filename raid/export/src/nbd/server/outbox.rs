@@ -1,0 +1,105 @@
+//! Replies on their way to the client.
+//!
+//! Owned by a connection. Heads and data are gathered into one call; the data go out of the request's own buffer, which is dropped
+//! when the last byte has left. A reply holds its session slot until then, so the queue is never longer than
+//! [`MAX_IN_FLIGHT`].
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+
+use crate::nbd::proto::ReplyHead;
+use crate::nbd::session::{MAX_IN_FLIGHT, Session, Slot};
+
+/// Replies gathered into one call: 65 pieces, heads, data and handshake bytes, far below the system's limit of 1024.
+const GATHER: usize = 32;
+
+struct Outgoing<B> {
+    slot: Slot,
+    head: ReplyHead,
+    /// Buffer and how many bytes of it to send.
+    data: Option<(B, usize)>,
+}
+
+impl<B: AsRef<[u8]>> Outgoing<B> {
+    fn data(&self) -> &[u8] {
+        self.data.as_ref().map_or(&[], |(buf, len)| &buf.as_ref()[..*len])
+    }
+
+    fn len(&self) -> usize {
+        self.head.as_bytes().len() + self.data().len()
+    }
+}
+
+pub(super) struct Outbox<B> {
+    queue: VecDeque<Outgoing<B>>,
+    /// Bytes of the front reply that have left.
+    sent: usize,
+}
+
+impl<B: AsRef<[u8]>> Outbox<B> {
+    pub(super) fn new() -> Self {
+        Self { queue: VecDeque::with_capacity(MAX_IN_FLIGHT), sent: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn push(&mut self, slot: Slot, head: ReplyHead, data: Option<(B, usize)>) {
+        assert!(self.queue.len() < MAX_IN_FLIGHT, "each queued reply holds a slot");
+        self.queue.push_back(Outgoing { slot, head, data });
+    }
+
+    /// Sends the session's handshake bytes and then the replies, as much as the client takes; returns the bytes sent.
+    ///
+    /// # Errors
+    /// `AGAIN` when the client takes no more for now, with something left to send; anything else when it is gone.
+    pub(super) fn send_some(&mut self, socket: BorrowedFd<'_>, session: &mut Session) -> Result<usize, Errno> {
+        let mut pieces = [IoSlice::new(&[]); 2 * GATHER + 1];
+        pieces[0] = IoSlice::new(session.output());
+        let mut count = 1;
+        let mut skip = self.sent;
+        for reply in self.queue.iter().take(GATHER) {
+            for piece in [reply.head.as_bytes(), reply.data()] {
+                let cut = skip.min(piece.len());
+                skip -= cut;
+                pieces[count] = IoSlice::new(&piece[cut..]);
+                count += 1;
+            }
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let n = loop {
+            match rustix::net::sendmsg(socket, &pieces[..count], &mut SendAncillaryBuffer::default(), flags) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        self.sent_bytes(n, session);
+        Ok(n)
+    }
+
+    fn sent_bytes(&mut self, n: usize, session: &mut Session) {
+        let handshake = n.min(session.output().len());
+        session.output_sent(handshake);
+        self.sent += n - handshake;
+        while let Some(front) = self.queue.front()
+            && self.sent >= front.len()
+        {
+            self.sent -= front.len();
+            session.release(front.slot);
+            self.queue.pop_front();
+        }
+    }
+
+    /// The client is gone: what is queued is forgotten.
+    pub(super) fn clear(&mut self, session: &mut Session) {
+        self.sent = 0;
+        for reply in self.queue.drain(..) {
+            session.release(reply.slot);
+        }
+    }
+}
