@@ -125,27 +125,34 @@ pub fn assemble_array(
     read_only: bool,
     tunables: Tunables,
 ) -> Result<Start, AssemblyError> {
-    let mut candidates = Vec::new();
+    let mut found = Vec::new();
     for (index, member) in members.iter().enumerate() {
         let io = |source| AssemblyError::Io { member: member.name.clone(), source };
         let superblock = read_superblock(opener, &member.device).map_err(io)?;
-        let device = Label { index, name: member.name.clone() };
-        candidates.push(Candidate { device, size: member.device.sectors(), superblock });
+        let (handle, name) = (MemberHandle(index as u16), member.name.clone());
+        let (sectors, volatile) = (member.device.sectors(), member.device.volatile());
+        found.push((array::Device { handle, name, sectors, volatile }, superblock));
     }
-    let superblocks: Vec<Option<Superblock>> = candidates.iter().map(|c| c.superblock.as_ref().ok().cloned()).collect();
-    let assembly = assemble::assemble(candidates, options)?;
+    Ok(decide(&found, options, read_only, tunables)?)
+}
+
+/// Decides from what was read from each device.
+pub fn decide(
+    found: &[(array::Device, Result<Superblock, SuperblockError>)],
+    options: &Options,
+    read_only: bool,
+    tunables: Tunables,
+) -> Result<Start, Refusal<Label>> {
+    let candidate = |(index, (device, superblock)): (usize, &(array::Device, Result<Superblock, SuperblockError>))| {
+        let label = Label { index, name: device.name.clone() };
+        Candidate { device: label, size: device.sectors, superblock: superblock.clone() }
+    };
+    let assembly = assemble::assemble(found.iter().enumerate().map(candidate).collect(), options)?;
     for (label, why) in &assembly.left_out {
         tracing::warn!("{label} is left out: {why}");
     }
     let open = |label: &Label, role| {
-        let member = &members[label.index];
-        let device = array::Device {
-            handle: MemberHandle(label.index as u16),
-            name: member.name.clone(),
-            sectors: member.device.sectors(),
-            volatile: member.device.volatile(),
-        };
-        let superblock = superblocks[label.index].clone();
+        let (device, superblock) = found[label.index].clone();
         let superblock = superblock.expect("assembly gives a part only to devices with a superblock");
         StartMember { device, superblock, role }
     };
@@ -161,9 +168,9 @@ pub fn assemble_array(
     for (label, why) in &assembly.left_out {
         // What missed changes of the array returns by itself.
         if matches!(why, LeftOut::Stale { .. } | LeftOut::Failed) {
-            let role = superblocks[label.index].as_ref().map(Superblock::role);
+            let role = found[label.index].1.as_ref().map(Superblock::role);
             let slot = match role {
-                Some(Role::Active(slot)) => Some(MemberIndex(slot as u8)),
+                Ok(Role::Active(slot)) => Some(MemberIndex(slot as u8)),
                 _ => None,
             };
             started.push(open(label, StartRole::Stale(slot)));

@@ -38,6 +38,11 @@ pub trait Links: fmt::Debug + fmt::Display + Send + Sync {
 
     /// The initiators' settings.
     fn tunables(&self) -> Tunables;
+
+    /// Where an initiator's tags start: different at each call, and in each run of the program.
+    fn seed(&self) -> u64 {
+        uuid::Uuid::new_v4().as_u64_pair().0
+    }
 }
 
 /// An AoE device that was found.
@@ -51,6 +56,11 @@ pub struct AoeDisk {
 }
 
 impl AoeDisk {
+    /// A device whose properties are known without asking, as in a simulation; [`find`] asks.
+    pub fn known(links: Arc<dyn Links>, address: Address, sectors: Sectors, durability: Durability) -> AoeDisk {
+        AoeDisk { links, address, credits: Arc::new(Credits::new()), sectors, durability }
+    }
+
     /// Its size.
     pub fn sectors(&self) -> Sectors {
         self.sectors
@@ -92,7 +102,7 @@ fn owner_of(worker: WorkerId) -> Owner {
 
 /// An initiator and its links.
 fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool) -> io::Result<Driver> {
-    let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+    let seed = links.seed();
     let config = Config { discovers, tunables: links.tunables(), ..Config::new(number(owner), seed) };
     Ok(Driver::new(Initiator::new(config), links.open(number(owner), discovers)?))
 }
@@ -101,14 +111,11 @@ fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool) -> io::Result<D
 pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDisk>> {
     let start = Instant::now();
     let mut driver = driver(links, Owner::Opener, false)?;
-    let credits = Arc::new(Credits::new());
-    driver.initiator().open(Duration::ZERO, address, Arc::clone(&credits));
+    driver.initiator().open(Duration::ZERO, address, Arc::new(Credits::new()));
     let mut found = None;
     wait_for(&mut driver, start, FIND_PATIENCE, |event| {
         if let Event::Found(Found { identify, durability, .. }) = event {
-            let links = Arc::clone(links);
-            let credits = Arc::clone(&credits);
-            found = Some(AoeDisk { links, address, credits, sectors: Sectors(identify.sectors), durability });
+            found = Some(AoeDisk::known(Arc::clone(links), address, Sectors(identify.sectors), durability));
         }
         found.is_some()
     });

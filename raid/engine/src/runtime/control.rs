@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use raid_core::units::{DataIndex, Sector};
 
@@ -89,8 +89,12 @@ pub(super) struct ControlThread {
     next_worker: usize,
     /// Client parts that the workers had taken in when last asked, and when that was.
     busy: (u64, Duration),
+    /// The array has had its first turn.
+    begun: bool,
     /// Set once the array has ended.
     exit: Option<i32>,
+    /// The time of the current step.
+    now: Duration,
 }
 
 impl ControlThread {
@@ -116,27 +120,49 @@ impl ControlThread {
             next_handle,
             next_worker: 0,
             busy: (0, Duration::ZERO),
+            begun: false,
             exit: None,
+            now: Duration::ZERO,
         }
     }
 
     /// Runs until the array has ended; answers with the exit status.
     pub(super) fn run(mut self) -> i32 {
-        self.turn(Input::Timer);
+        let start = self.shared.start;
         loop {
-            if let Some(exit) = self.exit {
+            let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+            if let Err(exit) = self.step(start.elapsed(), wall) {
                 return exit;
             }
-            self.collect();
-            if self.array.wake_at().is_some_and(|at| at <= self.now()) {
-                self.turn(Input::Timer);
-            }
-            self.sleep();
+            self.sleep(start);
         }
     }
 
-    fn now(&self) -> Duration {
-        self.shared.start.elapsed()
+    /// Takes in what has arrived and carries out what the array wants; `wall` is in seconds since 1970. Answers when it wants to be stepped
+    /// again though nothing arrives, or the exit status once the array has ended.
+    pub(super) fn step(&mut self, now: Duration, wall: u64) -> Result<Duration, i32> {
+        self.now = now;
+        self.array.set_wall_clock(wall);
+        self.collect();
+        if !self.begun || self.array.wake_at().is_some_and(|at| at <= now) {
+            self.begun = true;
+            self.turn(Input::Timer);
+        }
+        self.exit.map_or(Ok(self.wake_at(now)), Err)
+    }
+
+    /// When to step though nothing arrives.
+    fn wake_at(&self, now: Duration) -> Duration {
+        let next = [self.array.wake_at(), self.devices.wake_at(now)].into_iter().flatten().min();
+        next.map_or(now + SLEEP_MAX, |at| at.min(now + SLEEP_MAX))
+    }
+
+    pub(super) fn detail(&self) -> Detail {
+        self.array.detail(self.now)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<MemberHandle> {
+        self.array.handle_of(name)
     }
 
     fn collect(&mut self) {
@@ -158,7 +184,7 @@ impl ControlThread {
 
     /// Collects metadata requests that ended. Each turn may send more.
     fn pump(&mut self) {
-        let now = self.now();
+        let now = self.now;
         self.devices.pump(now, &mut self.done);
         let mut events = Vec::new();
         self.devices.events(now, &mut events);
@@ -184,7 +210,7 @@ impl ControlThread {
     /// Tells the array whether clients were busy in the last tenth of a second.
     fn tell_busy(&mut self) {
         let (parts, at) = self.busy;
-        let now = self.now();
+        let now = self.now;
         if now < at + SLEEP_MAX {
             return;
         }
@@ -194,10 +220,8 @@ impl ControlThread {
     }
 
     fn turn(&mut self, input: Input) {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        self.array.set_wall_clock(wall);
         let mut effects = std::mem::take(&mut self.effects);
-        self.array.turn(self.now(), input, &mut effects);
+        self.array.turn(self.now, input, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }
@@ -220,7 +244,7 @@ impl ControlThread {
                 }
             }
             Effect::Released(handle) => {
-                self.devices.detach(handle, self.now());
+                self.devices.detach(handle, self.now);
                 for worker in &self.shared.workers {
                     worker.tell(WorkerMsg::Detach(handle));
                 }
@@ -257,7 +281,7 @@ impl ControlThread {
             return;
         }
         let request = MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32 };
-        let now = self.now();
+        let now = self.now;
         self.devices.submit(now, &request, &segs, &mut self.done);
     }
 
@@ -290,10 +314,10 @@ impl ControlThread {
             Ask::Command(command, answer) => self.command(command, answer),
             Ask::Detail(to) => {
                 // Who asked may have gone away.
-                let _ = to.try_send(self.array.detail(self.now()));
+                let _ = to.try_send(self.detail());
             }
             Ask::Find(name, to) => {
-                let _ = to.try_send(self.array.handle_of(&name));
+                let _ = to.try_send(self.find(&name));
             }
             Ask::Tune(tunables) => self.turn(Input::Tune(tunables)),
         }
@@ -316,7 +340,7 @@ impl ControlThread {
         }
         let handle = MemberHandle(self.next_handle);
         self.next_handle += 1;
-        if let Err(error) = self.devices.attach(handle, &device, self.now()) {
+        if let Err(error) = self.devices.attach(handle, &device, self.now) {
             let text = format!("no channel to {name} can be opened: {error}");
             let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Io, text }));
             return;
@@ -328,14 +352,13 @@ impl ControlThread {
         self.command(Command::Add { device, device_uuid }, answer);
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self, start: Instant) {
         let wake = &self.shared.array_wake;
         wake.announce();
-        let waiting = !self.shared.to_array.is_empty() || !self.done.is_empty() || self.exit.is_some();
+        let waiting = !self.shared.to_array.is_empty() || !self.done.is_empty();
         let waiting = waiting || !self.asks.0.lock().expect("no panic while held").is_empty();
-        let now = self.now();
-        let next = [self.array.wake_at(), self.devices.wake_at(now)].into_iter().flatten().min();
-        let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(now).min(SLEEP_MAX));
+        let now = start.elapsed();
+        let timeout = self.wake_at(now).saturating_sub(now);
         if waiting || timeout.is_zero() {
             wake.awake();
             return;

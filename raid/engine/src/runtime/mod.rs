@@ -10,6 +10,7 @@ pub mod bufs;
 pub mod client;
 mod control;
 pub mod running;
+pub mod stepped;
 pub mod topology;
 mod wake;
 mod worker_thread;
@@ -17,7 +18,7 @@ mod worker_thread;
 use std::io;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -135,6 +136,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether no message is on its way between threads.
+    fn is_quiet(&self) -> bool {
+        self.to_array.is_empty() && self.workers.iter().all(|w| w.inbox.is_empty() && w.control.is_empty())
+    }
+
     fn client(&self, id: ClientId) -> Option<Arc<ClientShared>> {
         let slot = self.clients.get(usize::from(id.0))?;
         slot.read().expect("no panic while held").clone()
@@ -203,7 +209,7 @@ impl Groups {
 
 /// The running workers of one array. Dropping it ends them.
 #[derive(Debug)]
-pub struct Workers {
+struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -217,23 +223,30 @@ pub struct Totals {
     pub cache_bytes: u64,
 }
 
-impl Workers {
-    /// Starts a thread per worker. `stripe_cache_size` is in stripes, over all workers.
-    pub fn start(
-        geometry: Geometry,
-        slab: Arc<Slab>,
-        groups: &Groups,
-        stripe_cache_size: usize,
-        view: Arc<View>,
-        devices: &[(MemberHandle, Device)],
-    ) -> io::Result<Workers> {
-        let cpus = groups.workers();
-        let regions = Arc::new(Regions::new(&geometry));
-        let ids = 0..cpus.len() as u8;
+/// What an array's workers are made of.
+#[derive(Clone, Copy, Debug)]
+struct Plan<'a> {
+    geometry: Geometry,
+    slab: &'a Arc<Slab>,
+    /// A worker for each, pinned where a CPU is named.
+    cpus: &'a [Option<Cpu>],
+    /// In stripes, over all workers.
+    stripe_cache_size: usize,
+    view: &'a Arc<View>,
+    devices: &'a [(MemberHandle, Device)],
+    /// The time at the start.
+    now: Duration,
+}
+
+impl Plan<'_> {
+    /// Makes what the threads share, and the threads' insides.
+    fn build(&self) -> io::Result<(Arc<Shared>, Vec<WorkerThread>)> {
+        let regions = Arc::new(Regions::new(&self.geometry));
+        let ids = 0..self.cpus.len() as u8;
         let shared = Arc::new(Shared {
-            geometry,
+            geometry: self.geometry,
             regions: Arc::clone(&regions),
-            slab: Arc::clone(&slab),
+            slab: Arc::clone(self.slab),
             workers: ids.map(|id| WorkerShared::new(WorkerId(id))).collect::<io::Result<_>>()?,
             clients: (0..CLIENTS_MAX).map(|_| RwLock::new(None)).collect(),
             free_clients: Mutex::new((1..CLIENTS_MAX as u16).rev().collect()),
@@ -241,47 +254,53 @@ impl Workers {
             array_wake: Wake::new()?,
             start: Instant::now(),
         });
+        let threads = (0..self.cpus.len()).map(|index| self.worker(&shared, index)).collect::<io::Result<_>>()?;
+        Ok((shared, threads))
+    }
+
+    fn worker(&self, shared: &Arc<Shared>, index: usize) -> io::Result<WorkerThread> {
+        let id = WorkerId(index as u8);
+        let pages = pages_of(self.geometry.members(), self.stripe_cache_size, self.cpus.len());
+        let arena = self.slab.arena(pages * PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (geometry, regions, view) = (self.geometry, Arc::clone(&shared.regions), Arc::clone(self.view));
+        let mut devices = Devices::new(self.slab, Owner::Worker(id));
+        for (handle, device) in self.devices {
+            devices.attach(*handle, device, self.now)?;
+        }
+        Ok(WorkerThread {
+            worker: Worker::new(worker::Config { id, geometry, regions, arena, pages, view }),
+            index,
+            cpu: self.cpus[index],
+            shared: Arc::clone(shared),
+            devices,
+            inputs: Inputs::default(),
+            effects: Effects::default(),
+            events: Vec::new(),
+            replies: Vec::new(),
+        })
+    }
+}
+
+impl Workers {
+    fn start(shared: Arc<Shared>, threads: Vec<WorkerThread>) -> io::Result<Workers> {
         let mut workers = Workers { shared, threads: Vec::new() };
-        for (index, cpu) in cpus.iter().enumerate() {
-            let pages = pages_of(geometry.members(), stripe_cache_size, cpus.len());
-            let arena = slab.arena(pages * PAGE).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-            let config = worker::Config {
-                id: WorkerId(index as u8),
-                geometry,
-                regions: Arc::clone(&regions),
-                arena,
-                pages,
-                view: Arc::clone(&view),
-            };
-            let mut thread = WorkerThread {
-                worker: Worker::new(config),
-                index,
-                cpu: *cpu,
-                shared: Arc::clone(&workers.shared),
-                devices: Devices::new(&slab, Owner::Worker(WorkerId(index as u8))),
-                inputs: Inputs::default(),
-                effects: Effects::default(),
-                events: Vec::new(),
-                replies: Vec::new(),
-            };
-            for (handle, device) in devices {
-                thread.devices.attach(*handle, device, workers.shared.start.elapsed())?;
-            }
-            let name = format!("raid5-{index}");
+        for thread in threads {
+            let name = format!("raid5-{}", thread.index);
             workers.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);
         }
         Ok(workers)
     }
 
-    /// A handle for a front end; `None` when there are [`CLIENTS_MAX`] or memory is short.
-    pub fn client(&self) -> io::Result<Option<Client>> {
-        open_client(&self.shared)
-    }
-
     /// What the workers have done.
-    pub fn totals(&self) -> Totals {
+    fn totals(&self) -> Totals {
+        self.shared.totals()
+    }
+}
+
+impl Shared {
+    fn totals(&self) -> Totals {
         let mut sums = [0; 7];
-        for worker in &self.shared.workers {
+        for worker in &self.workers {
             for (sum, slot) in sums.iter_mut().zip(worker.counters.iter()) {
                 *sum += slot.load(Ordering::Relaxed);
             }

@@ -7,17 +7,54 @@ use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use raid_core::units::Sectors;
 
 use super::bufs::Bufs;
 use super::client::Client;
 use super::control::{Ask, Asks, ControlThread};
-use super::{Groups, Totals, Workers, open_client};
+use super::topology::Cpu;
+use super::worker_thread::WorkerThread;
+use super::{Groups, Plan, Shared, Totals, Workers, open_client};
 use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start, Tunables};
 use crate::member::devices::{Device, Devices};
+use crate::member::Owner;
 use crate::message::MemberHandle;
 use crate::slab::Slab;
+
+/// The insides of all threads of an array, not running yet.
+pub(super) struct Parts {
+    pub(super) shared: Arc<Shared>,
+    pub(super) workers: Vec<WorkerThread>,
+    pub(super) control: ControlThread,
+    pub(super) asks: Arc<Asks>,
+}
+
+impl Parts {
+    pub(super) fn build(
+        start: Start,
+        slab: &Arc<Slab>,
+        cpus: &[Option<Cpu>],
+        stripe_cache_size: usize,
+        devices: &[(MemberHandle, Device)],
+        now: Duration,
+    ) -> io::Result<Parts> {
+        let geometry = start.geometry;
+        let array = Array::new(Start { workers: cpus.len(), ..start });
+        let view = &array.view();
+        let (shared, workers) = Plan { geometry, slab, cpus, stripe_cache_size, view, devices, now }.build()?;
+        let asks = Arc::new(Asks::default());
+        let mut own = Devices::new(slab, Owner::Control);
+        for (handle, device) in devices {
+            own.attach(*handle, device, now)?;
+        }
+        let bufs = Bufs::new(slab).ok_or(io::ErrorKind::OutOfMemory)?;
+        let next = devices.iter().map(|(handle, _)| handle.0 + 1).max().unwrap_or(0);
+        let control = ControlThread::new(Arc::clone(&shared), Arc::clone(&asks), array, own, bufs, next);
+        Ok(Parts { shared, workers, control, asks })
+    }
+}
 
 /// See the module's text. Shared by all front ends and operators' threads.
 #[derive(Debug)]
@@ -37,21 +74,11 @@ impl Running {
         stripe_cache_size: usize,
         devices: &[(MemberHandle, Device)],
     ) -> io::Result<Running> {
-        let geometry = start.geometry;
-        let start = Start { workers: groups.workers().len(), ..start };
-        let array = Array::new(start);
-        let workers =
-            Workers::start(geometry, Arc::clone(slab), groups, stripe_cache_size, array.view(), devices)?;
-        let shared = Arc::clone(&workers.shared);
-        let asks = Arc::new(Asks::default());
-        let mut own = Devices::new(slab, crate::member::Owner::Control);
-        for (handle, device) in devices {
-            own.attach(*handle, device, shared.start.elapsed())?;
-        }
-        let bufs = Bufs::new(slab).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let next = devices.iter().map(|(handle, _)| handle.0 + 1).max().unwrap_or(0);
-        let thread = ControlThread::new(shared, Arc::clone(&asks), array, own, bufs, next);
-        let control = std::thread::Builder::new().name("raid5-array".into()).spawn(move || thread.run())?;
+        let cpus = groups.workers();
+        let parts = Parts::build(start, slab, &cpus, stripe_cache_size, devices, Duration::ZERO)?;
+        let Parts { shared, workers, control, asks } = parts;
+        let workers = Workers::start(shared, workers)?;
+        let control = std::thread::Builder::new().name("raid5-array".into()).spawn(move || control.run())?;
         Ok(Running { workers, asks, control: Mutex::new(Some(control)) })
     }
 

@@ -38,15 +38,23 @@ impl WorkerThread {
             tracing::warn!(cpu = cpu.0, "a worker could not be pinned and runs where the scheduler puts it");
         }
         let start = self.shared.start;
+        while let Some(next) = self.step(|| start.elapsed()) {
+            self.sleep(next, start);
+        }
+    }
+
+    /// Takes in what has arrived, turns the worker and carries out what it wants, until nothing is left to do at once. Answers when it wants to
+    /// be stepped again though nothing arrives; `None` when it is to end.
+    pub(super) fn step(&mut self, clock: impl Fn() -> Duration) -> Option<Option<Duration>> {
         loop {
-            if !self.collect(start.elapsed()) {
-                return;
+            if !self.collect(clock()) {
+                return None;
             }
-            let next = self.worker.turn(start.elapsed(), &mut self.inputs, &mut self.effects);
-            self.carry_out(start);
+            let next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
+            self.carry_out(clock());
             self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.pages_used());
             if self.inputs.done.is_empty() {
-                self.sleep(next, start);
+                return Some(next);
             }
         }
     }
@@ -88,17 +96,17 @@ impl WorkerThread {
         true
     }
 
-    fn carry_out(&mut self, start: Instant) {
+    fn carry_out(&mut self, now: Duration) {
         let effects = &mut self.effects;
         for cancel in effects.cancels.drain(..) {
-            self.devices.cancel(start.elapsed(), cancel.handle, cancel.id);
+            self.devices.cancel(now, cancel.handle, cancel.id);
         }
         for request in effects.requests.drain(..) {
             let segs = &effects.segs[request.segs_from as usize..(request.segs_from + request.segs) as usize];
-            self.devices.submit(start.elapsed(), &request, segs, &mut self.inputs.done);
+            self.devices.submit(now, &request, segs, &mut self.inputs.done);
         }
         effects.segs.clear();
-        self.devices.pump(start.elapsed(), &mut self.inputs.done);
+        self.devices.pump(now, &mut self.inputs.done);
         let id = self.shared.workers[self.index].id;
         for report in effects.reports.drain(..) {
             self.shared.tell_array(ToArray::Report(id, report));
