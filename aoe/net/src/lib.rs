@@ -2,6 +2,7 @@
 //!
 //! This is the shell around the state machines of `aoe-proto`: it alone reads clocks, opens sockets and starts threads.
 //!
+//! - [`driver`] moves frames and data for an initiator.
 //! - [`link`] moves raw frames in batches.
 //! - [`shelf_server`] serves a shelf over links.
 //! - [`store`] has what a shelf serves: files, block devices, memory.
@@ -9,6 +10,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod driver;
 pub mod link;
 pub mod shelf_server;
 pub mod store;

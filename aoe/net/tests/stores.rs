@@ -77,7 +77,7 @@ fn direct_directory() -> Option<tempfile::TempDir> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn every_store_keeps_what_it_is_given(steps in prop::collection::vec(step(), 1..60), shift in 0usize..2) {

@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod client;
+
 use aoe_proto::wire::MacAddr;
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::fs::File;

@@ -1,0 +1,284 @@
+//! The initiator's driver: moves frames between an [`Initiator`] and its links, and data between frames and request buffers.
+//!
+//! Owns both. Called by the thread that owns the requests (a worker, a bench, a test):
+//!
+//! ```text
+//! loop:  submit requests to initiator()
+//!        pump(now, memory)          received frames in, frames to send out
+//!        poll completions and events of initiator()
+//!        when nothing moved: wait for fds() until wake_at()
+//! ```
+//!
+//! Frames go out in batches of up to [`BATCH`], each as its header and the pieces of its request's buffer, without a copy. Read data
+//! are copied once, from the receive slot to the request's buffer. Nothing is allocated per frame.
+//!
+//! When a link is full, frames that the initiator has handed out are copied to the port's backlog and tried again for
+//! [`BACKLOG_PATIENCE`]; then they are lost, and the initiator sends them again when their time is up. So a frame leaves at most that
+//! much later than the initiator believes; `aoe_frame_lifetime` has to include it. While a backlog waits, the initiator is not asked
+//! for more frames. Bounds: a backlog has [`BATCH`] frames; a pump handles [`Limits`].
+
+mod backlog;
+
+use crate::LINK_CHECK;
+use crate::link::{BATCH, FrameRef, Link, LinkCounters};
+use crate::wake::WAIT_MAX;
+use aoe_proto::initiator::{Initiator, RequestId, Transmit};
+use aoe_proto::port::{PortId, PortInfo};
+use backlog::Backlog;
+use core::time::Duration;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+/// How long frames wait for room in a full link.
+pub const BACKLOG_PATIENCE: Duration = Duration::from_millis(10);
+/// How soon a full link is tried again.
+const BACKLOG_RETRY: Duration = Duration::from_micros(100);
+/// Pieces that the data of one frame may be in: 127 sectors at the largest MTU, not aligned.
+const FRAME_PIECES: usize = 128;
+/// Pieces of all frames of a batch; a batch ends early when the next frame might not fit.
+const BATCH_PIECES: usize = 4 * FRAME_PIECES;
+
+/// The buffers of outstanding requests.
+pub trait Memory {
+    /// Puts arrived read data into the buffer of `id`, from byte `offset` on.
+    fn write(&mut self, id: RequestId, offset: usize, data: &[u8]);
+
+    /// Names the pieces that hold `len` bytes of the buffer of `id` from byte `offset` on, in order. Each piece but the first and the
+    /// last has at least 512 bytes.
+    fn slices<'a>(&'a self, id: RequestId, offset: usize, len: usize, piece: &mut dyn FnMut(&'a [u8]));
+}
+
+/// How much one pump does at most, so that other work of the thread gets its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Frames received; rounded up to whole batches.
+    pub aoe_maxioc: usize,
+    /// Frames sent; rounded up to whole batches.
+    pub aoe_maxtx: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { aoe_maxioc: 256, aoe_maxtx: 256 }
+    }
+}
+
+/// What a pump did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pumped {
+    /// Frames received.
+    pub received: usize,
+    /// Frames sent.
+    pub sent: usize,
+}
+
+impl Pumped {
+    /// Whether anything moved.
+    pub fn any(self) -> bool {
+        self.received + self.sent > 0
+    }
+}
+
+struct Port {
+    link: Box<dyn Link>,
+    /// The port as the initiator knows it.
+    info: Option<PortInfo>,
+    backlog: Backlog,
+}
+
+/// An initiator and its links.
+pub struct Driver {
+    initiator: Initiator,
+    ports: Vec<Port>,
+    limits: Limits,
+    next_check: Duration,
+    /// The last pump stopped at a limit.
+    more: bool,
+}
+
+impl Driver {
+    /// Drives `initiator` over `links`, which become its ports 0, 1 and so on.
+    ///
+    /// # Panics
+    /// With more links than can be waited for together.
+    pub fn new(initiator: Initiator, links: Vec<Box<dyn Link>>) -> Driver {
+        assert!(links.len() < WAIT_MAX, "{} links", links.len());
+        let port = |link| Port { link, info: None, backlog: Backlog::new() };
+        Driver {
+            initiator,
+            ports: links.into_iter().map(port).collect(),
+            limits: Limits::default(),
+            next_check: Duration::ZERO,
+            more: false,
+        }
+    }
+
+    /// Changes how much one pump does.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// The initiator: to submit requests, to poll completions and events.
+    pub fn initiator(&mut self) -> &mut Initiator {
+        &mut self.initiator
+    }
+
+    /// Name, state and counters of each link, by port number.
+    pub fn links(&mut self) -> impl Iterator<Item = (&str, Option<PortInfo>, LinkCounters)> {
+        self.ports.iter_mut().map(|port| {
+            let counters = port.link.counters();
+            (port.link.name(), port.info, counters)
+        })
+    }
+
+    /// Frames that were lost because a link stayed full.
+    pub fn backlog_lost(&self) -> u64 {
+        self.ports.iter().map(|port| port.backlog.lost()).sum()
+    }
+
+    /// Receives what has arrived, runs the initiator's timers, and sends what it has to send. Read data go to `memory`, data to be
+    /// written come from it.
+    pub fn pump(&mut self, now: Duration, memory: &mut impl Memory) -> Pumped {
+        self.check_links(now);
+        self.more = false;
+        let received = self.receive(now, memory);
+        if self.initiator.poll_timeout().is_some_and(|at| at <= now) {
+            self.initiator.handle_timeout(now);
+        }
+        let sent = self.transmit(now, memory);
+        Pumped { received, sent }
+    }
+
+    /// The descriptors to wait for, besides the caller's own.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().filter_map(|port| port.link.fd())
+    }
+
+    /// When [`Driver::pump`] is to be called at the latest, if no descriptor becomes readable and nothing is submitted before.
+    pub fn wake_at(&self, now: Duration) -> Duration {
+        if self.more {
+            return now;
+        }
+        let timer = self.initiator.poll_timeout().unwrap_or(self.next_check);
+        let waiting = self.ports.iter().any(|port| !port.backlog.is_empty());
+        let retry = if waiting { now + BACKLOG_RETRY } else { self.next_check };
+        timer.min(retry).min(self.next_check)
+    }
+
+    /// Looks at the links' state from time to time, and tells the initiator about changes.
+    fn check_links(&mut self, now: Duration) {
+        let due = now >= self.next_check;
+        if due {
+            self.next_check = now + LINK_CHECK;
+        }
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            if due {
+                port.link.refresh();
+            }
+            if port.link.info() == port.info {
+                continue;
+            }
+            port.info = port.link.info();
+            if let Some(info) = port.info {
+                port.backlog.reserve(info.mtu);
+            }
+            self.initiator.set_port(now, port_id(index), port.info);
+        }
+    }
+
+    fn receive(&mut self, now: Duration, memory: &mut impl Memory) -> usize {
+        let Driver { initiator, ports, limits, more, .. } = self;
+        let mut total = 0;
+        for (index, port) in ports.iter_mut().enumerate() {
+            let id = port_id(index);
+            loop {
+                if total >= limits.aoe_maxioc {
+                    *more = true;
+                    return total;
+                }
+                let count = port.link.receive(&mut |frame| {
+                    if let Some(arrived) = initiator.handle_frame(now, id, frame) {
+                        memory.write(arrived.id, arrived.offset, arrived.data);
+                    }
+                });
+                total += count;
+                if count < BATCH {
+                    break;
+                }
+            }
+        }
+        total
+    }
+
+    fn transmit(&mut self, now: Duration, memory: &impl Memory) -> usize {
+        let mut total = 0;
+        loop {
+            for port in &mut self.ports {
+                total += port.backlog.retry(now, port.link.as_mut());
+            }
+            if self.ports.iter().any(|port| !port.backlog.is_empty()) {
+                return total;
+            }
+            if total >= self.limits.aoe_maxtx {
+                self.more = true;
+                return total;
+            }
+            let (count, sent) = self.transmit_batch(now, memory);
+            total += sent;
+            if count == 0 {
+                return total;
+            }
+        }
+    }
+
+    /// Takes one batch from the initiator and sends it; how many frames were taken, and how many of them sent.
+    fn transmit_batch(&mut self, now: Duration, memory: &impl Memory) -> (usize, usize) {
+        let mut transmits: [Option<Transmit>; BATCH] = [const { None }; BATCH];
+        // Where each frame's pieces end; they begin where the frame's before end.
+        let mut ends = [0; BATCH];
+        let mut pieces = [IoSlice::new(&[]); BATCH_PIECES];
+        let (mut count, mut used) = (0, 0);
+        while count < BATCH && used + FRAME_PIECES <= BATCH_PIECES {
+            let Some(transmit) = self.initiator.poll_transmit(now) else { break };
+            if let Some(payload) = transmit.payload {
+                let mut len = 0;
+                memory.slices(payload.id, payload.offset, payload.len, &mut |piece| {
+                    len += piece.len();
+                    pieces[used] = IoSlice::new(piece);
+                    used += 1;
+                });
+                assert_eq!(len, payload.len, "the buffer of a request has the bytes that the request is about");
+            }
+            ends[count] = used;
+            transmits[count] = Some(transmit);
+            count += 1;
+        }
+        let mut sent = 0;
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let mut frames = [FrameRef::whole(&[]); BATCH];
+            let mut of_port = 0;
+            let mut start = 0;
+            for (transmit, &end) in transmits[..count].iter().flatten().zip(&ends) {
+                if transmit.port == port_id(index) {
+                    frames[of_port] = FrameRef {
+                        head: &transmit.header[..transmit.header_len],
+                        data: &pieces[start..end],
+                        pad: transmit.pad,
+                    };
+                    of_port += 1;
+                }
+                start = end;
+            }
+            if of_port > 0 {
+                let done = port.link.send(&frames[..of_port]);
+                port.backlog.keep(now, &frames[done..of_port]);
+                sent += done;
+            }
+        }
+        (count, sent)
+    }
+}
+
+fn port_id(index: usize) -> PortId {
+    PortId(u8::try_from(index).expect("the number of links is bounded"))
+}
