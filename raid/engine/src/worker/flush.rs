@@ -18,18 +18,28 @@ pub(super) struct Flushes {
     /// Parts of the flush that is out.
     active: Vec<u32>,
     outstanding: u32,
-    /// Members whose flush failed; the flush ends when they are absent.
-    failed: Vec<MemberHandle>,
+    /// Devices whose flush failed and that are present in the view; the flush ends when there is none.
+    pub(super) failed: Vec<MemberHandle>,
+    /// Not every member has carried the flush out.
+    is_partial: bool,
 }
 
 impl Worker {
-    /// Sends a flush if none is out and somebody waits.
-    pub(super) fn start_flush(&mut self) {
+    /// Sends a flush if none is out and somebody waits. While the array is suspended the members that are gone cannot be flushed, and
+    /// what they were sent may be lost with them: flushes wait as writes do.
+    pub(super) fn start_flush(&mut self, effects: &mut Effects) {
         if self.flushes.waiting.is_empty() || !self.flushes.active.is_empty() {
+            return;
+        }
+        if self.view.suspended && !self.view.abandon {
             return;
         }
         std::mem::swap(&mut self.flushes.waiting, &mut self.flushes.active);
         self.flushes.failed.clear();
+        self.flushes.is_partial = false;
+        if self.view.suspended {
+            return self.reply_flushed(IoStatus::Stopped, effects);
+        }
         for place in &self.view.members {
             if place.state == MemberState::Absent {
                 continue;
@@ -38,50 +48,47 @@ impl Worker {
             let io = Io::new(Whose::Flush, place.handle, MemberOp::Flush, Sector::ZERO, 0);
             self.ios.send(io, std::iter::empty());
         }
-        assert!(
-            self.flushes.outstanding > 0,
-            "an array has members that are not absent"
-        );
+        assert!(self.flushes.outstanding > 0, "an array that is not suspended has members");
     }
 
-    pub(super) fn flush_done(
-        &mut self,
-        handle: MemberHandle,
-        status: IoStatus,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn flush_done(&mut self, handle: MemberHandle, status: IoStatus, effects: &mut Effects) {
         self.flushes.outstanding -= 1;
-        match status {
-            IoStatus::Ok => {}
-            IoStatus::Cancelled => self.flushes.failed.push(handle),
-            status => {
-                self.flushes.failed.push(handle);
+        self.flushes.is_partial |= !status.is_ok();
+        if !status.is_ok() && self.is_present(handle) {
+            self.flushes.failed.push(handle);
+            if status != IoStatus::Cancelled {
                 effects.reports.push(Report::MemberError { handle, status });
             }
         }
-        if self.flushes.outstanding == 0 {
-            self.flush_ended(effects);
-        }
+        self.flush_ended(effects);
     }
 
-    /// All members have answered: the waiters get their reply once every member that failed is known to be absent.
+    /// When all members have answered, the waiters get their reply once every member that failed is known to be absent, and few
+    /// enough are for the others to hold all data.
     pub(super) fn flush_ended(&mut self, effects: &mut Effects) {
         if self.flushes.outstanding > 0 || self.flushes.active.is_empty() {
             return;
         }
-        let view = &self.view;
-        let present = |h: &MemberHandle| {
-            view.members
-                .iter()
-                .any(|m| m.handle == *h && m.state != MemberState::Absent)
-        };
-        let status = if !self.flushes.failed.iter().any(present) {
+        let status = if !self.flushes.is_partial {
             IoStatus::Ok
         } else if self.view.abandon {
             IoStatus::Stopped
+        } else if self.view.suspended {
+            // It begins again when members are back.
+            let Flushes { waiting, active, .. } = &mut self.flushes;
+            waiting.append(active);
+            return;
+        } else if self.flushes.failed.is_empty() {
+            IoStatus::Ok
+        } else if self.view.read_only {
+            IoStatus::Failed
         } else {
             return;
         };
+        self.reply_flushed(status, effects);
+    }
+
+    fn reply_flushed(&mut self, status: IoStatus, effects: &mut Effects) {
         let mut active = std::mem::take(&mut self.flushes.active);
         for id in active.drain(..) {
             let slot = &mut self.parts[id];

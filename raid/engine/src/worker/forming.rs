@@ -10,6 +10,7 @@
 use raid_core::units::StripeIndex;
 
 use super::run::{Kind, Phase, Seg};
+use super::running::Queue;
 use super::{Effects, Worker};
 use crate::message::{Part, PartOp};
 
@@ -40,7 +41,7 @@ impl Worker {
     /// Puts a part at the end of its stripe's waiting parts.
     pub(super) fn enqueue(&mut self, id: u32) {
         let part = self.parts[id].part;
-        if part.op != PartOp::Read {
+        if matches!(part.op, PartOp::Write { .. }) {
             self.writes_pending += 1;
         }
         let index = match self.stripes.get(&part.stripe.0) {
@@ -71,10 +72,7 @@ impl Worker {
         let index = self.stripes[&stripe];
         let mut entry = std::mem::take(&mut self.stripe_pool[index]);
         entry.touched = false;
-        let gathering = entry
-            .active
-            .iter()
-            .any(|run| self.runs[*run].phase == Phase::Reading);
+        let gathering = entry.active.iter().any(|run| self.runs[*run].phase == Phase::Reading);
         if !gathering && !entry.waiting.is_empty() {
             self.take_waiting(&mut entry);
             self.make_runs(StripeIndex(stripe), &mut entry);
@@ -87,7 +85,7 @@ impl Worker {
         }
         // A run that starts may end at once and touch the stripe again; it does not form here.
         while let Some(run) = self.fresh.pop() {
-            self.start(run, effects);
+            self.start(run, Queue::Join, effects);
         }
     }
 
@@ -98,15 +96,9 @@ impl Worker {
         for i in 0..entry.waiting.len() {
             let id = entry.waiting[i];
             let part = self.parts[id].part;
-            let locked = entry
-                .active
-                .iter()
-                .any(|r| self.runs[*r].overlaps(part.from, part.from + part.sectors));
+            let locked = entry.active.iter().any(|r| self.runs[*r].overlaps(part.from, part.from + part.sectors));
             let clashes = |other: &u32| clash(&self.parts[*other].part, &part);
-            if locked
-                || entry.taken.iter().any(clashes)
-                || entry.waiting[..kept].iter().any(clashes)
-            {
+            if locked || entry.taken.iter().any(clashes) || entry.waiting[..kept].iter().any(clashes) {
                 entry.waiting[kept] = id;
                 kept += 1;
             } else {
@@ -186,10 +178,7 @@ impl Worker {
                 r.end() == from && r.given == given && r.sectors < self.run_sectors_max
             });
             let (run, sectors) = match last {
-                Some(run) => (
-                    run,
-                    (end - from).min(self.run_sectors_max - self.runs[run].sectors),
-                ),
+                Some(run) => (run, (end - from).min(self.run_sectors_max - self.runs[run].sectors)),
                 None => {
                     let sectors = (end - from).min(self.run_sectors_max);
                     let run = self.open_run(stripe, from, sectors, Kind::Write);
@@ -233,16 +222,9 @@ impl Worker {
         let (from, end) = (from.max(part.from), end.min(part.from + part.sectors));
         if from < end {
             let piece = part.piece.sub(from - part.from, end - from);
-            let seg = Seg {
-                member,
-                off: from - run.from,
-                piece,
-            };
+            let seg = Seg { member, off: from - run.from, piece };
             match run.segs.iter_mut().rev().find(|s| s.member == member) {
-                Some(last)
-                    if last.off + last.piece.sectors() == seg.off
-                        && last.piece.touches(seg.piece) =>
-                {
+                Some(last) if last.off + last.piece.sectors() == seg.off && last.piece.touches(seg.piece) => {
                     last.piece = last.piece.joined(seg.piece);
                 }
                 _ => run.segs.push(seg),

@@ -56,44 +56,19 @@ pub(super) struct Io {
 }
 
 impl Io {
-    pub(super) fn new(
-        whose: Whose,
-        handle: MemberHandle,
-        op: MemberOp,
-        lba: Sector,
-        sectors: u32,
-    ) -> Io {
-        Io {
-            whose,
-            handle,
-            op,
-            lba,
-            sectors,
-            alone: false,
-            next: NONE,
-            serial: 0,
-            cancelled: false,
-        }
+    pub(super) fn new(whose: Whose, handle: MemberHandle, op: MemberOp, lba: Sector, sectors: u32) -> Io {
+        Io { whose, handle, op, lba, sectors, alone: false, next: NONE, serial: 0, cancelled: false }
     }
 
     /// The same, not to be merged.
     pub(super) fn alone(self) -> Io {
-        Io {
-            alone: true,
-            ..self
-        }
+        Io { alone: true, ..self }
     }
 }
 
 impl Default for Io {
     fn default() -> Io {
-        Io::new(
-            Whose::Flush,
-            MemberHandle(0),
-            MemberOp::Flush,
-            Sector::ZERO,
-            0,
-        )
+        Io::new(Whose::Flush, MemberHandle(0), MemberOp::Flush, Sector::ZERO, 0)
     }
 }
 
@@ -135,23 +110,13 @@ impl Ios {
         let (handle, op, lba, sectors, alone) = (io.handle, io.op, io.lba, io.sectors, io.alone);
         let id = self.pool.put(io);
         let segs = (self.segs.len() - from) as u32;
-        self.out.push(Outgoing {
-            handle,
-            op,
-            lba,
-            sectors,
-            io: id,
-            segs_from: from as u32,
-            segs,
-            alone,
-        });
+        self.out.push(Outgoing { handle, op, lba, sectors, io: id, segs_from: from as u32, segs, alone });
     }
 
     /// Merges what was queued in this turn and moves it to the effects.
     pub(super) fn take_out(&mut self, effects: &mut Effects) {
         if self.out.len() > 1 {
-            self.out
-                .sort_unstable_by_key(|o| (o.handle, o.op, o.lba, o.io));
+            self.out.sort_unstable_by_key(|o| (o.handle, o.op, o.lba, o.io));
         }
         let mut tail = NONE;
         for i in 0..self.out.len() {
@@ -180,15 +145,7 @@ impl Ios {
                 let segs_from = effects.segs.len() as u32;
                 effects.segs.extend_from_slice(segs);
                 let (handle, op, lba, sectors, segs) = (o.handle, o.op, o.lba, o.sectors, o.segs);
-                effects.requests.push(MemberRequest {
-                    id,
-                    handle,
-                    op,
-                    lba,
-                    sectors,
-                    segs_from,
-                    segs,
-                });
+                effects.requests.push(MemberRequest { id, handle, op, lba, sectors, segs_from, segs });
                 self.requests += u64::from(op != MemberOp::Flush);
             }
             self.request_sectors += u64::from(o.sectors);
@@ -210,12 +167,7 @@ impl Ios {
         while at != NONE {
             let io = self.pool.take(at);
             at = io.next;
-            chain.push(Io {
-                next: NONE,
-                serial: 0,
-                cancelled: false,
-                ..io
-            });
+            chain.push(Io { next: NONE, serial: 0, cancelled: false, ..io });
         }
     }
 
@@ -225,10 +177,7 @@ impl Ios {
             if io.serial != 0 && !io.cancelled && doomed(io) {
                 io.cancelled = true;
                 let id = MemberRequestId(u64::from(io.serial) << 32 | u64::from(index));
-                effects.cancels.push(Cancel {
-                    handle: io.handle,
-                    id,
-                });
+                effects.cancels.push(Cancel { handle: io.handle, id });
             }
         }
     }

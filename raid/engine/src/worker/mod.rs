@@ -4,18 +4,22 @@
 //! in the slab's memory. One thread of the runtime, or a simulation, drives it.
 //!
 //! The life of a part: a read of a block that can be read goes straight to the member and into the caller's memory. Everything
-//! else waits at its stripe ([`forming`]), becomes part of a [`run`], and ends with it ([`running`]). Flushes are gathered in
+//! else waits at its stripe ([`forming`]), becomes part of a [`run`] ([`running`]), and ends with it ([`ending`]). Flushes are gathered in
 //! [`flush`]; what the array says is carried out in [`view`].
 //!
 //! Invariants:
 //! - Ranges of active runs of one stripe never overlap, so nobody sees a row half written. Plain reads need no lock: a read beside
 //!   a write of the same sectors may return either.
 //! - Each part gets exactly one reply.
-//! - A write leaves only under a view with `write_ok` that is not suspended.
+//! - A client's write leaves only under a view with `write_ok`, and no write under one that is suspended. What sync and mending
+//!   write makes rows whole and needs no dirty mark: were it needed, a crash during a rebuild would leave an array that is dirty and
+//!   degraded, which nothing may assemble.
+//! - No read or write is sent to a member that is absent or silent in the newest view.
 //! - Once a run's writes have left, what it writes does not change: a member that drops out is only left out.
 //!
 //! Bounds: parts by what the clients have in flight; pages by the stripe cache; runs by parts.
 
+mod ending;
 mod flush;
 mod forming;
 mod io;
@@ -34,9 +38,7 @@ use raid_core::geometry::Geometry;
 use raid_core::units::{MemberSet, Sector, Sectors};
 
 use crate::member::{Done, MemberRequest, MemberRequestId};
-use crate::message::{
-    IoStatus, MemberHandle, Part, PartOp, PartReply, Report, ToWorker, View, WorkerId,
-};
+use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
 use flush::Flushes;
@@ -104,10 +106,7 @@ pub struct Effects {
 impl Effects {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-            && self.cancels.is_empty()
-            && self.replies.is_empty()
-            && self.reports.is_empty()
+        self.requests.is_empty() && self.cancels.is_empty() && self.replies.is_empty() && self.reports.is_empty()
     }
 }
 
@@ -152,13 +151,7 @@ impl Default for PartSlot {
             sectors: 0,
             piece: Piece::NONE,
         };
-        PartSlot {
-            part,
-            runs_left: 0,
-            status: IoStatus::Ok,
-            mismatches: 0,
-            written: false,
-        }
+        PartSlot { part, runs_left: 0, status: IoStatus::Ok, mismatches: 0, written: false }
     }
 }
 
@@ -191,9 +184,7 @@ impl Hasher for IndexHasher {
         self.write_u64(u64::from(n));
     }
     fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0 ^ n)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(32);
+        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }
 
@@ -228,13 +219,15 @@ pub struct Worker {
     owned: IndexMap<Owned>,
     /// Regions to be given up once their closed ranges are open again.
     closed: Vec<(Duration, RegionIndex)>,
-    /// Runs active or held, and waiting parts, that write.
+    /// Clients' writes that wait or whose runs have not ended.
     writes_pending: usize,
     last_write: Duration,
     /// `write_ok` of the view, until the worker has agreed to be quiet.
     may_write: bool,
     want_write_sent: bool,
     view_done_due: bool,
+    /// A view came in this turn.
+    resume_due: bool,
     chain: Vec<Io>,
     counters: Counters,
     now: Duration,
@@ -247,10 +240,7 @@ impl Worker {
         let rows = config.pages / members;
         assert!(rows >= 1, "at least one page per member");
         let chunk = u32::try_from(config.geometry.chunk().0).unwrap_or(u32::MAX);
-        let run_sectors_max = (rows as u32)
-            .saturating_mul(PAGE_SECTORS)
-            .min(RUN_SECTORS_MAX)
-            .min(chunk);
+        let run_sectors_max = (rows as u32).saturating_mul(PAGE_SECTORS).min(RUN_SECTORS_MAX).min(chunk);
         Worker {
             id: config.id,
             geometry: config.geometry,
@@ -276,6 +266,7 @@ impl Worker {
             last_write: Duration::ZERO,
             want_write_sent: false,
             view_done_due: true,
+            resume_due: false,
             chain: Vec::new(),
             counters: Counters::default(),
             now: Duration::ZERO,
@@ -283,32 +274,26 @@ impl Worker {
     }
 
     /// Takes what has arrived and says what is to be done. The answer is when to call again though nothing arrives.
-    pub fn turn(
-        &mut self,
-        now: Duration,
-        inputs: &mut Inputs,
-        effects: &mut Effects,
-    ) -> Option<Duration> {
+    pub fn turn(&mut self, now: Duration, inputs: &mut Inputs, effects: &mut Effects) -> Option<Duration> {
         self.now = now;
         for control in inputs.control.drain(..) {
             self.control(control, effects);
         }
+        self.resume_all(effects);
         for done in inputs.done.drain(..) {
             self.member_done(done, effects);
         }
         for part in inputs.parts.drain(..) {
             self.accept(part, effects);
         }
+        // Who waits for pages comes first.
+        self.start_starved(effects);
         // Forming can end runs at once (nothing to read, member absent), which lets further parts form: the list grows while it
         // is walked, by at most one entry per run ended.
         while let Some(stripe) = self.touched.pop() {
             self.form(stripe, effects);
         }
-        self.start_starved(effects);
-        while let Some(stripe) = self.touched.pop() {
-            self.form(stripe, effects);
-        }
-        self.start_flush();
+        self.start_flush(effects);
         self.report_view_done(effects);
         self.ios.take_out(effects);
         self.counters.member_requests = self.ios.requests;
@@ -342,30 +327,18 @@ impl Worker {
     }
 
     fn accept(&mut self, part: Part, effects: &mut Effects) {
-        let slot = PartSlot {
-            part,
-            ..PartSlot::default()
-        };
+        let slot = PartSlot { part, ..PartSlot::default() };
         if part.op == PartOp::Flush {
             let id = self.parts.put(slot);
             self.flushes.waiting.push(id);
             return;
         }
-        assert!(
-            part.sectors > 0 && part.stripe.0 < self.geometry.stripes(),
-            "a part lies within the array"
-        );
-        assert!(
-            u64::from(part.from + part.sectors) <= self.geometry.chunk().0,
-            "a part lies within its chunk"
-        );
-        self.owned
-            .entry(u64::from(self.regions.of(part.stripe).0))
-            .or_default()
-            .pending += 1;
+        assert!(part.sectors > 0 && part.stripe.0 < self.geometry.stripes(), "a part lies within the array");
+        assert!(u64::from(part.from + part.sectors) <= self.geometry.chunk().0, "a part lies within its chunk");
+        self.owned.entry(u64::from(self.regions.of(part.stripe).0)).or_default().pending += 1;
         let id = self.parts.put(slot);
         match part.op {
-            PartOp::Read => self.accept_read(id, effects),
+            PartOp::Read => self.accept_read(id),
             PartOp::Write { .. } if self.view.read_only => {
                 self.parts[id].status = IoStatus::ReadOnly;
                 self.end_part(id, effects);
@@ -375,15 +348,12 @@ impl Worker {
     }
 
     /// A read goes to its member if that can be read, else to the stripe to be rebuilt.
-    fn accept_read(&mut self, id: u32, effects: &mut Effects) {
+    fn accept_read(&mut self, id: u32) {
         let part = self.parts[id].part;
         let member = self.geometry.data_member(part.stripe, part.data);
         let (readable, _, _) = self.standing(part.stripe, part.from, part.sectors);
         if readable.contains(member) {
             self.read_straight(id);
-        } else if self.view.abandon && !self.can_rebuild(readable) {
-            self.parts[id].status = IoStatus::Stopped;
-            self.end_part(id, effects);
         } else {
             self.enqueue(id);
         }
@@ -404,11 +374,6 @@ impl Worker {
         self.geometry.member_sector(part.stripe) + Sectors(data_offset.0 + u64::from(part.from))
     }
 
-    /// Whether all members but one can be read.
-    fn can_rebuild(&self, readable: MemberSet) -> bool {
-        readable.len() + 1 >= self.geometry.members().len()
-    }
-
     /// The part has ended: a FUA write goes on to the flush, everything else is replied to.
     fn end_part(&mut self, id: u32, effects: &mut Effects) {
         let slot = &mut self.parts[id];
@@ -424,26 +389,13 @@ impl Worker {
     /// Sends the part's one reply and lets its region go if it was the last there.
     fn reply(&mut self, id: u32, effects: &mut Effects) {
         let slot = self.parts.take(id);
-        let PartSlot {
-            part,
-            status,
-            mismatches,
-            ..
-        } = slot;
-        effects.replies.push(PartReply {
-            client: part.client,
-            request: part.request,
-            status,
-            mismatches,
-        });
+        let PartSlot { part, status, mismatches, .. } = slot;
+        effects.replies.push(PartReply { client: part.client, request: part.request, status, mismatches });
         if part.op == PartOp::Flush {
             return;
         }
         let region = self.regions.of(part.stripe);
-        let owned = self
-            .owned
-            .get_mut(&u64::from(region.0))
-            .expect("the part was counted when it came");
+        let owned = self.owned.get_mut(&u64::from(region.0)).expect("the part was counted when it came");
         owned.pending -= 1;
         owned.finished += 1;
         if owned.pending == 0 {
@@ -474,11 +426,7 @@ impl Worker {
                 continue;
             }
             self.closed.swap_remove(i);
-            if self
-                .owned
-                .get(&u64::from(region.0))
-                .is_some_and(|o| o.pending == 0)
-            {
+            if self.owned.get(&u64::from(region.0)).is_some_and(|o| o.pending == 0) {
                 self.let_go(region);
             }
         }

@@ -15,15 +15,8 @@ pub(super) struct Pages {
 impl Pages {
     /// All pages of `arena`, but at most `total`.
     pub(super) fn new(arena: Arena, total: usize) -> Pages {
-        assert!(
-            arena.piece().sectors() as usize / PAGE_SECTORS as usize >= total,
-            "arena holds the pages"
-        );
-        Pages {
-            arena,
-            free: (0..total as u32).rev().collect(),
-            total,
-        }
+        assert!(arena.piece().sectors() as usize / PAGE_SECTORS as usize >= total, "arena holds the pages");
+        Pages { arena, free: (0..total as u32).rev().collect(), total }
     }
 
     /// Whether `count` pages are free.

@@ -13,10 +13,7 @@ pub(super) struct Pool<T> {
 
 impl<T> Default for Pool<T> {
     fn default() -> Pool<T> {
-        Pool {
-            slots: Vec::new(),
-            free: Vec::new(),
-        }
+        Pool { slots: Vec::new(), free: Vec::new() }
     }
 }
 
@@ -69,11 +66,7 @@ impl<T: Default> Pool<T> {
 
     /// All slots in use.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.slots
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, s)| s.0)
-            .map(|(i, s)| (i as u32, &mut s.1))
+        self.slots.iter_mut().enumerate().filter(|(_, s)| s.0).map(|(i, s)| (i as u32, &mut s.1))
     }
 }
 

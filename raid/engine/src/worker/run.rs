@@ -10,7 +10,7 @@ use raid_core::plan::{ParityWork, Plan, SyncPlan};
 use raid_core::units::{MemberIndex, MemberSet, StripeIndex};
 
 use super::pages::Pages;
-use crate::message::SyncKind;
+use crate::message::{MemberHandle, SyncKind};
 use crate::slab::{PAGE_SECTORS, Piece, Slab};
 
 /// What a run is for.
@@ -38,7 +38,7 @@ pub(super) enum Phase {
 }
 
 /// What the planner said, for data or sync.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planned {
     /// A read or write.
     Data(Plan),
@@ -65,6 +65,10 @@ pub(super) struct Run {
     pub(super) kind: Kind,
     pub(super) phase: Phase,
     pub(super) planned: Option<Planned>,
+    /// Blocks that the plan writes, a bad block that is mended among them.
+    pub(super) write: MemberSet,
+    /// The view that the plan was made under.
+    pub(super) generation: u32,
     /// Members whose blocks are given (write) or wanted (rebuild).
     pub(super) given: MemberSet,
     /// The caller's memory, sorted by member and offset, covering each given block whole.
@@ -77,8 +81,12 @@ pub(super) struct Run {
     pub(super) bad: MemberSet,
     /// Members not to be read in this run, because a read failed in another way.
     pub(super) avoid: MemberSet,
-    /// Members whose write failed; the run waits for a view in which they are absent.
-    pub(super) blocked: MemberSet,
+    /// Members that have not got what was sent to them.
+    pub(super) missed: MemberSet,
+    /// Devices whose write failed; the run waits for a view in which they are absent.
+    pub(super) failed: Vec<MemberHandle>,
+    /// Members whose write must be sent again once the view allows it.
+    pub(super) resend: MemberSet,
     /// The reads did not all succeed: plan again.
     pub(super) replan: bool,
     /// Sectors whose parity did not match (sync).
@@ -90,14 +98,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Makes the slot a fresh run; vectors keep their room.
-    pub(super) fn reset(
-        &mut self,
-        stripe: StripeIndex,
-        from: u32,
-        sectors: u32,
-        kind: Kind,
-        members: usize,
-    ) {
+    pub(super) fn reset(&mut self, stripe: StripeIndex, from: u32, sectors: u32, kind: Kind, members: usize) {
         assert!(sectors > 0, "a run covers something");
         debug_assert!(self.pages.is_empty(), "the last user gave its pages back");
         self.stripe = stripe;
@@ -112,7 +113,10 @@ impl Run {
         self.outstanding = 0;
         self.bad = MemberSet::EMPTY;
         self.avoid = MemberSet::EMPTY;
-        self.blocked = MemberSet::EMPTY;
+        self.write = MemberSet::EMPTY;
+        self.missed = MemberSet::EMPTY;
+        self.failed.clear();
+        self.resend = MemberSet::EMPTY;
         self.replan = false;
         self.mismatches = 0;
         self.block_at.clear();
@@ -129,13 +133,41 @@ impl Run {
         self.from < end && from < self.end()
     }
 
-    /// Whether the run sends writes.
-    pub(super) fn writes(&self) -> bool {
+    /// Whether the run has no use but to write.
+    pub(super) fn is_write(&self) -> bool {
         match self.kind {
             Kind::Write => true,
-            Kind::Rebuild => !self.bad.is_empty(),
+            Kind::Rebuild => false,
             Kind::Sync(kind) => kind != SyncKind::Check,
         }
+    }
+
+    /// Moves the sectors from `at` on to `second`, a run of the same kind. Their parts are the caller's affair.
+    pub(super) fn split_off(&mut self, at: u32, second: &mut Run) {
+        assert!(
+            0 < at && at < self.sectors && self.pages.is_empty() && self.outstanding == 0,
+            "only a run that has not started is split, into two that cover something"
+        );
+        let (from, rest) = (self.from + at, self.sectors - at);
+        second.reset(self.stripe, from, rest, self.kind, self.block_at.len());
+        second.given = self.given;
+        self.sectors = at;
+        let segs = std::mem::take(&mut self.segs);
+        for seg in segs {
+            let length = seg.piece.sectors();
+            let before = at.saturating_sub(seg.off).min(length);
+            if before > 0 {
+                let piece = seg.piece.sub(0, before);
+                self.segs.push(Seg { piece, ..seg });
+            }
+            if before < length {
+                let off = (seg.off + before) - at;
+                let piece = seg.piece.sub(before, length - before);
+                second.segs.push(Seg { off, piece, ..seg });
+            }
+        }
+        self.bad = MemberSet::EMPTY;
+        self.avoid = MemberSet::EMPTY;
     }
 
     fn pages_per_block(&self) -> u32 {
@@ -167,14 +199,8 @@ impl Run {
     }
 
     /// The pieces of a member's block in the cache, in order.
-    pub(super) fn block<'a>(
-        &'a self,
-        member: MemberIndex,
-        pool: &'a Pages,
-    ) -> impl Iterator<Item = Piece> + 'a {
-        (0..self.sectors)
-            .step_by(PAGE_SECTORS as usize)
-            .map(move |off| self.in_block(member, off, pool))
+    pub(super) fn block<'a>(&'a self, member: MemberIndex, pool: &'a Pages) -> impl Iterator<Item = Piece> + 'a {
+        (0..self.sectors).step_by(PAGE_SECTORS as usize).map(move |off| self.in_block(member, off, pool))
     }
 
     /// The cache page (or its last part) that holds the block's sectors from `off` to the page's end.
@@ -188,34 +214,20 @@ impl Run {
 
     /// The caller's memory for a member's block, in order.
     pub(super) fn given_pieces(&self, member: MemberIndex) -> impl Iterator<Item = Piece> + '_ {
-        self.segs
-            .iter()
-            .filter(move |s| s.member == member)
-            .map(|s| s.piece)
+        self.segs.iter().filter(move |s| s.member == member).map(|s| s.piece)
     }
 
     /// The caller's memory that holds sector `off` of the member's block, to the end of its segment.
     fn in_given(&self, member: MemberIndex, off: u32) -> Piece {
-        let covers =
-            |s: &&Seg| s.member == member && s.off <= off && off < s.off + s.piece.sectors();
-        let seg = self
-            .segs
-            .iter()
-            .find(covers)
-            .expect("a given block is covered whole");
+        let covers = |s: &&Seg| s.member == member && s.off <= off && off < s.off + s.piece.sectors();
+        let seg = self.segs.iter().find(covers).expect("a given block is covered whole");
         let within = off - seg.off;
         seg.piece.sub(within, seg.piece.sectors() - within)
     }
 
     /// What is computed once the reads are in: the rebuilt block, then parity; a rebuild for a reader lands in its memory.
     /// For sync, answers whether the planned write is to be sent.
-    pub(super) fn compute(
-        &mut self,
-        all: MemberSet,
-        parity: MemberIndex,
-        pool: &Pages,
-        slab: &Slab,
-    ) -> bool {
+    pub(super) fn compute(&mut self, all: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) -> bool {
         match self.planned.expect("computed after planning") {
             Planned::Data(plan) => {
                 if let Some(member) = plan.rebuild {
@@ -302,13 +314,7 @@ impl Run {
     }
 
     /// Compares parity with the XOR of all data page by page, puts the right parity in its place, and counts what differed.
-    fn parity_matches(
-        &mut self,
-        data: MemberSet,
-        parity: MemberIndex,
-        pool: &Pages,
-        slab: &Slab,
-    ) -> bool {
+    fn parity_matches(&mut self, data: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) -> bool {
         let mut mismatches = 0;
         for off in (0..self.sectors).step_by(PAGE_SECTORS as usize) {
             let is = self.in_block(parity, off, pool);
@@ -317,10 +323,7 @@ impl Run {
             for member in data {
                 sources.push(self.in_block(member, off, pool));
             }
-            let (sum, others) = sources
-                .all()
-                .split_first()
-                .expect("an array has data members");
+            let (sum, others) = sources.all().split_first().expect("an array has data members");
             slab.xor_acc(*sum, others);
             if !slab.equal(*sum, is) {
                 mismatches += is.sectors();
@@ -341,11 +344,7 @@ struct Sources {
 
 impl Sources {
     fn new() -> Sources {
-        Sources {
-            pieces: [Piece::NONE; 2 * raid_core::units::MEMBERS_MAX],
-            len: 0,
-            shortest: u32::MAX,
-        }
+        Sources { pieces: [Piece::NONE; 2 * raid_core::units::MEMBERS_MAX], len: 0, shortest: u32::MAX }
     }
 
     fn push(&mut self, piece: Piece) {

@@ -1,92 +1,165 @@
-//! Runs from start to end: plan, read, compute, write, finish; and what failures on the way do.
+//! Runs from forming until their requests leave: decide, take pages, read, compute, write.
 //!
-//! A failed read makes the run plan again once its other reads are in: a medium error marks the block as bad (it is rebuilt from the
-//! others and written again), any other failure means not to read that member. Once writes have left, the outcome is fixed: a member whose
-//! write fails is reported, and the run ends when a view says that it is absent.
+//! [`Worker::decide`] alone says what a run may do under the present view, when it starts and again, should a new view have come
+//! meanwhile, before its writes leave. So a write never leaves on an old view's word.
 
-use raid_core::plan::{self, Ask, Method, ParityWork, Plan, SyncAsk, SyncPlan};
+use raid_core::plan::{self, Ask, Method, ParityWork, Plan, Refusal, SyncAsk, SyncKind, SyncPlan};
 use raid_core::units::{MemberIndex, MemberSet, Sectors};
 
 use super::io::{Io, Whose};
 use super::run::{Kind, Phase, Planned};
-use super::{Effects, Worker};
-use crate::member::{Done, MemberOp};
-use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, Report};
+use super::{Effects, Standing, Worker};
+use crate::member::MemberOp;
+use crate::message::{IoStatus, Report};
+
+/// What is to become of a run under the present view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Carry the plan out; these blocks are written in the end.
+    Go(Planned, MemberSet),
+    /// Wait for another view.
+    Hold,
+    /// As a whole it cannot be done, but parts of it may: bad sectors on several members need not be in the same row.
+    Split,
+    /// It ends like this.
+    End(IoStatus),
+}
+
+/// Where a run stands that finds too few pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// Behind all that wait already.
+    Join,
+    /// Before them: it has waited.
+    Lead,
+}
 
 impl Worker {
-    /// Plans the run under the present view and sends its first requests, or holds it.
-    pub(super) fn start(&mut self, id: u32, effects: &mut Effects) {
+    /// Starts the run as the present view allows: sends its first requests, holds it, or ends it.
+    pub(super) fn start(&mut self, id: u32, queue: Queue, effects: &mut Effects) {
         let run = &mut self.runs[id];
-        debug_assert!(run.outstanding == 0 && run.phase == Phase::Held);
+        assert!(run.outstanding == 0 && run.phase == Phase::Held, "a run starts with nothing outstanding");
         run.replan = false;
-        let (stripe, from, sectors, kind, writes) =
-            (run.stripe, run.from, run.sectors, run.kind, run.writes());
-        let (readable, writable, silent) = self.standing(stripe, from, sectors);
-        if writes && self.must_hold_writes(effects) {
-            return self.hold(id, effects);
-        }
-        let run = &self.runs[id];
-        let readable = readable.minus(run.bad).minus(run.avoid);
-        let parity = self.geometry.parity_member(stripe);
-        let data = self.geometry.data_members(stripe);
-        let end = self.geometry.member_sector(stripe) + Sectors(u64::from(from + sectors));
-        let given = if kind == Kind::Write {
-            run.given
-        } else {
-            MemberSet::EMPTY
-        };
-        let want = if kind == Kind::Rebuild {
-            run.given
-        } else {
-            MemberSet::EMPTY
-        };
-        let planned = match kind {
-            Kind::Sync(kind) => plan::sync(&SyncAsk {
-                data,
-                parity,
-                readable,
-                writable,
-                held: MemberSet::EMPTY,
-                kind,
-            })
-            .map(Planned::Sync),
-            Kind::Write | Kind::Rebuild => plan::plan(&Ask {
-                data,
-                parity,
-                readable,
-                writable,
-                held: MemberSet::EMPTY,
-                overwrite: given,
-                partial: MemberSet::EMPTY,
-                want,
-                parity_trusted: end <= self.view.parity_trusted_below,
-                rmw_level: self.view.rmw_level,
-            })
-            .map(Planned::Data),
-        };
-        match planned {
-            Ok(planned) if write_set(&planned, &self.runs[id].bad).intersects(silent) => {
-                self.runs[id].planned = Some(planned);
+        match self.decide(id) {
+            Verdict::Go(planned, write) => {
+                let run = &mut self.runs[id];
+                run.planned = Some(planned);
+                run.write = write;
+                run.generation = self.view.generation;
+                self.start_planned(id, planned, queue, effects);
+            }
+            Verdict::Hold => {
+                if self.runs[id].kind == Kind::Write {
+                    self.want_write(effects);
+                }
                 self.hold(id, effects);
             }
-            Ok(planned) => self.start_planned(id, planned, effects),
-            // A second view may help: the array is told of every failure, and members that are silent may answer again.
-            Err(_)
-                if self.view.suspended || !silent.is_empty() || !self.runs[id].avoid.is_empty() =>
-            {
-                self.hold(id, effects);
-            }
-            Err(_) => self.finish(id, IoStatus::Failed, effects),
+            Verdict::Split => self.split(id, effects),
+            Verdict::End(status) => self.finish(id, status, effects),
         }
     }
 
-    /// Whether writes must wait for a view; asks the array for the dirty mark if that is why.
-    fn must_hold_writes(&mut self, effects: &mut Effects) -> bool {
+    /// Whether the run may go on as planned, though there may be a new view.
+    pub(super) fn still_stands(&self, id: u32) -> bool {
+        let run = &self.runs[id];
+        let planned = run.planned.expect("it is under way");
+        run.generation == self.view.generation || self.decide(id) == Verdict::Go(planned, run.write)
+    }
+
+    fn decide(&self, id: u32) -> Verdict {
+        let run = &self.runs[id];
+        let view = &self.view;
+        if view.read_only && run.is_write() {
+            return Verdict::End(IoStatus::ReadOnly);
+        }
+        if run.is_write() && view.suspended || run.kind == Kind::Write && !self.may_write {
+            return Verdict::Hold;
+        }
+        let standing = self.standing(run.stripe, run.from, run.sectors);
+        let (readable, _, silent) = standing;
+        // Members whose failure the array does not know yet.
+        let failing = readable.intersection(run.avoid);
+        match self.plan(id, standing) {
+            Ok(Planned::Sync(plan)) if plan == SyncPlan::SKIP && !silent.union(failing).is_empty() => Verdict::Hold,
+            Ok(Planned::Sync(SyncPlan::SKIP)) => self.skipped(run.kind, standing),
+            Ok(planned) => {
+                let write = self.write_set(id, &planned, standing);
+                if write.intersects(silent) { Verdict::Hold } else { Verdict::Go(planned, write) }
+            }
+            Err(_) if view.suspended || !silent.is_empty() => Verdict::Hold,
+            Err(_) if !failing.is_empty() && !view.read_only => Verdict::Hold,
+            Err(_) if !run.bad.is_empty() && run.sectors > 1 => Verdict::Split,
+            Err(_) => Verdict::End(IoStatus::Failed),
+        }
+    }
+
+    /// How a sync ends whose plan is to do nothing: well if the member to be recovered is right here already. Otherwise a member
+    /// that it needs has no place in the view, and nobody may believe that the rows are done.
+    fn skipped(&self, kind: Kind, (readable, ..): Standing) -> Verdict {
+        match kind {
+            Kind::Sync(SyncKind::Recovery(member)) if readable.contains(member) => Verdict::End(IoStatus::Ok),
+            _ => Verdict::End(IoStatus::Gone),
+        }
+    }
+
+    fn plan(&self, id: u32, (readable, writable, _): Standing) -> Result<Planned, Refusal> {
+        let run = &self.runs[id];
+        let stripe = run.stripe;
+        let parity = self.geometry.parity_member(stripe);
+        let data = self.geometry.data_members(stripe);
+        let readable = readable.minus(run.bad).minus(run.avoid);
+        let held = MemberSet::EMPTY;
+        let (overwrite, want) = match run.kind {
+            Kind::Write => (run.given, MemberSet::EMPTY),
+            Kind::Rebuild => (MemberSet::EMPTY, run.given),
+            Kind::Sync(kind) => {
+                // A block that a check cannot read is rebuilt and written, whatever the check is for.
+                let kind = match (kind, run.bad.first()) {
+                    (SyncKind::Recovery(_), _) | (_, None) => kind,
+                    (_, Some(bad)) => SyncKind::Recovery(bad),
+                };
+                return plan::sync(&SyncAsk { data, parity, readable, writable, held, kind }).map(Planned::Sync);
+            }
+        };
+        let end = self.geometry.member_sector(stripe) + Sectors(u64::from(run.end()));
+        plan::plan(&Ask {
+            data,
+            parity,
+            readable,
+            writable,
+            held,
+            overwrite,
+            partial: MemberSet::EMPTY,
+            want,
+            parity_trusted: end <= self.view.parity_trusted_below,
+            rmw_level: self.view.rmw_level,
+        })
+        .map(Planned::Data)
+    }
+
+    /// Blocks to be written: what the plan says, and a block that gave a medium error and was rebuilt, where that can be.
+    fn write_set(&self, id: u32, planned: &Planned, (_, writable, silent): Standing) -> MemberSet {
+        let may_mend = !self.view.read_only && !self.view.suspended;
+        match planned {
+            Planned::Data(Plan { write, rebuild, .. }) => {
+                let bad = |m: &MemberIndex| self.runs[id].bad.contains(*m);
+                let mendable = |m: &MemberIndex| writable.contains(*m) && !silent.contains(*m);
+                match rebuild.filter(bad).filter(mendable) {
+                    Some(member) if may_mend => write.with(member),
+                    _ => *write,
+                }
+            }
+            Planned::Sync(plan) if may_mend => plan.write.into_iter().collect(),
+            Planned::Sync(_) => MemberSet::EMPTY,
+        }
+    }
+
+    /// Asks the array for the dirty mark, once.
+    fn want_write(&mut self, effects: &mut Effects) {
         if !self.may_write && !self.want_write_sent && !self.view.suspended {
             self.want_write_sent = true;
             effects.reports.push(Report::WantWrite);
         }
-        self.view.suspended || !self.may_write
     }
 
     fn hold(&mut self, id: u32, effects: &mut Effects) {
@@ -96,15 +169,44 @@ impl Worker {
         self.held.push(id);
     }
 
+    /// Makes two runs of one and starts both.
+    fn split(&mut self, id: u32, effects: &mut Effects) {
+        let other = self.runs.open();
+        let mut second = std::mem::take(&mut self.runs[other]);
+        let first = &mut self.runs[id];
+        let half = first.sectors / 2;
+        first.split_off(half, &mut second);
+        let (stripe, from, end) = (first.stripe, first.from, first.end());
+        let mut parts = std::mem::take(&mut first.parts);
+        parts.retain(|&part| {
+            let slot = &mut self.parts[part];
+            let (begin, limit) = (slot.part.from, slot.part.from + slot.part.sectors);
+            let (here, there) = (begin < end && from < limit, end < limit);
+            if there {
+                second.parts.push(part);
+                slot.runs_left += u32::from(here);
+            }
+            here
+        });
+        self.runs[id].parts = parts;
+        self.runs[other] = second;
+        let entry = &mut self.stripe_pool[self.stripes[&stripe.0]];
+        entry.active.push(other);
+        self.start(id, Queue::Lead, effects);
+        self.start(other, Queue::Lead, effects);
+    }
+
     /// Takes the pages and sends the reads; with nothing to read goes on at once.
-    fn start_planned(&mut self, id: u32, planned: Planned, effects: &mut Effects) {
+    fn start_planned(&mut self, id: u32, planned: Planned, queue: Queue, effects: &mut Effects) {
         let parity = self.geometry.parity_member(self.runs[id].stripe);
         let blocks = blocks_needed(&planned, parity);
         let run = &mut self.runs[id];
-        run.planned = Some(planned);
-        if !run.take_pages(blocks, &mut self.pages) {
-            self.starved.push_back(id);
-            return;
+        let waits = queue == Queue::Join && !self.starved.is_empty() && !blocks.is_empty();
+        if waits || !run.take_pages(blocks, &mut self.pages) {
+            return match queue {
+                Queue::Join => self.starved.push_back(id),
+                Queue::Lead => self.starved.push_front(id),
+            };
         }
         run.phase = Phase::Reading;
         self.count(&planned);
@@ -131,36 +233,51 @@ impl Worker {
         }
     }
 
-    /// Runs that waited for pages, oldest first, as far as the pages reach.
+    /// Runs that waited for pages, oldest first, as far as the pages reach. They plan again: the view may have changed.
     pub(super) fn start_starved(&mut self, effects: &mut Effects) {
-        for _ in 0..self.starved.len() {
-            let Some(id) = self.starved.pop_front() else {
-                return;
-            };
-            let before = self.starved.len();
-            // The view may have changed while the run waited: plan again.
-            self.start(id, effects);
-            if self.starved.len() > before {
-                // Still no pages: it goes back to the front, so that nobody overtakes for ever.
-                let id = self.starved.pop_back().expect("just pushed");
-                self.starved.push_front(id);
+        while let Some(id) = self.starved.pop_front() {
+            self.start(id, Queue::Lead, effects);
+            if self.starved.front() == Some(&id) {
                 return;
             }
         }
     }
 
+    /// All reads have ended: compute and write, or plan again.
+    pub(super) fn reads_done(&mut self, id: u32, effects: &mut Effects) {
+        let stripe = self.runs[id].stripe;
+        // What arrived while the reads were out may now be planned.
+        self.touch(stripe);
+        if self.runs[id].replan || !self.still_stands(id) {
+            let run = &mut self.runs[id];
+            run.give_pages(&mut self.pages);
+            run.phase = Phase::Held;
+            return self.start(id, Queue::Lead, effects);
+        }
+        let all = self.geometry.all_members();
+        let parity = self.geometry.parity_member(stripe);
+        let run = &mut self.runs[id];
+        if !run.compute(all, parity, &self.pages, &self.slab) {
+            run.write = MemberSet::EMPTY;
+        }
+        run.phase = Phase::Writing;
+        let write = run.write;
+        for member in write {
+            self.send(id, member, MemberOp::Write, false);
+        }
+        if write.is_empty() {
+            self.finish(id, IoStatus::Ok, effects);
+        }
+    }
+
     /// Sends one member's block of the run.
-    fn send(&mut self, id: u32, member: MemberIndex, op: MemberOp, alone: bool) {
+    pub(super) fn send(&mut self, id: u32, member: MemberIndex, op: MemberOp, alone: bool) {
         let place = self.view.members[member.index()];
         let run = &mut self.runs[id];
         run.outstanding += 1;
         let base = self.geometry.member_sector(run.stripe);
         let lba = base + Sectors(place.data_offset.0 + u64::from(run.from));
-        let whose = if op == MemberOp::Read {
-            Whose::RunRead(id, member)
-        } else {
-            Whose::RunWrite(id, member)
-        };
+        let whose = if op == MemberOp::Read { Whose::RunRead(id, member) } else { Whose::RunWrite(id, member) };
         let io = Io::new(whose, place.handle, op, lba, run.sectors);
         let io = if alone { io.alone() } else { io };
         let run = &self.runs[id];
@@ -170,237 +287,15 @@ impl Worker {
             self.ios.send(io, run.block(member, &self.pages));
         }
     }
-
-    /// A member request has ended.
-    pub(super) fn member_done(&mut self, done: Done, effects: &mut Effects) {
-        let mut chain = std::mem::take(&mut self.chain);
-        self.ios.end(done.id, &mut chain);
-        let merged = chain.len() > 1;
-        for io in chain.drain(..) {
-            if let Some(until) = done.closed_until {
-                self.close_range(&io, until);
-            }
-            if merged && matches!(done.status, IoStatus::Medium | IoStatus::Failed) {
-                self.send_alone(&io);
-                continue;
-            }
-            match io.whose {
-                Whose::PartRead(part) => self.part_read_done(part, io.handle, done.status, effects),
-                Whose::RunRead(run, member) => {
-                    self.run_read_done(run, member, io.handle, done.status, effects)
-                }
-                Whose::RunWrite(run, member) => {
-                    self.run_write_done(run, member, io.handle, done.status, effects)
-                }
-                Whose::Flush => self.flush_done(io.handle, done.status, effects),
-            }
-        }
-        self.chain = chain;
-    }
-
-    /// Copies of the write may be in the network until then: its region stays ours.
-    fn close_range(&mut self, io: &Io, until: std::time::Duration) {
-        let Whose::RunWrite(run, _) = io.whose else {
-            return;
-        };
-        let region = self.regions.of(self.runs[run].stripe);
-        let owned = self
-            .owned
-            .get_mut(&u64::from(region.0))
-            .expect("a run's region is owned");
-        owned.closed_until = owned.closed_until.max(until);
-    }
-
-    /// A merged request failed: each of its ios goes again by itself, so that only what is bad fails.
-    fn send_alone(&mut self, io: &Io) {
-        match io.whose {
-            Whose::PartRead(id) => {
-                let piece = self.parts[id].part.piece;
-                let io = Io::new(io.whose, io.handle, io.op, io.lba, io.sectors).alone();
-                self.ios.send(io, std::iter::once(piece));
-            }
-            Whose::RunRead(run, member) | Whose::RunWrite(run, member) => {
-                self.runs[run].outstanding -= 1;
-                self.send(run, member, io.op, true);
-            }
-            Whose::Flush => unreachable!("flushes are not merged"),
-        }
-    }
-
-    fn part_read_done(
-        &mut self,
-        id: u32,
-        handle: MemberHandle,
-        status: IoStatus,
-        effects: &mut Effects,
-    ) {
-        match status {
-            IoStatus::Ok => return self.end_part(id, effects),
-            IoStatus::Medium | IoStatus::Cancelled => {}
-            status => effects.reports.push(Report::MemberError { handle, status }),
-        }
-        // The stripe's run reads it from the others; a medium error shows there again and is mended there.
-        self.enqueue(id);
-    }
-
-    fn run_read_done(
-        &mut self,
-        id: u32,
-        member: MemberIndex,
-        handle: MemberHandle,
-        status: IoStatus,
-        effects: &mut Effects,
-    ) {
-        let run = &mut self.runs[id];
-        run.outstanding -= 1;
-        match status {
-            IoStatus::Ok => {}
-            IoStatus::Medium => {
-                run.bad.insert(member);
-                run.replan = true;
-            }
-            IoStatus::Cancelled => run.replan = true,
-            status => {
-                run.avoid.insert(member);
-                run.replan = true;
-                effects.reports.push(Report::MemberError { handle, status });
-            }
-        }
-        if self.runs[id].outstanding == 0 {
-            self.reads_done(id, effects);
-        }
-    }
-
-    /// All reads have ended: compute and write, or plan again.
-    fn reads_done(&mut self, id: u32, effects: &mut Effects) {
-        let run = &mut self.runs[id];
-        let stripe = run.stripe;
-        if run.replan {
-            run.give_pages(&mut self.pages);
-            run.phase = Phase::Held;
-            self.touch(stripe);
-            return self.start(id, effects);
-        }
-        let all = self.geometry.all_members();
-        let parity = self.geometry.parity_member(stripe);
-        let send = run.compute(all, parity, &self.pages, &self.slab);
-        run.phase = Phase::Writing;
-        let planned = run.planned.expect("planned before the reads");
-        let write = if send {
-            write_set(&planned, &run.bad)
-        } else {
-            MemberSet::EMPTY
-        };
-        // What arrived while the reads were out may now be planned.
-        self.touch(stripe);
-        for member in write {
-            self.send(id, member, MemberOp::Write, false);
-        }
-        if write.is_empty() {
-            self.finish(id, IoStatus::Ok, effects);
-        }
-    }
-
-    fn run_write_done(
-        &mut self,
-        id: u32,
-        member: MemberIndex,
-        handle: MemberHandle,
-        status: IoStatus,
-        effects: &mut Effects,
-    ) {
-        let run = &mut self.runs[id];
-        run.outstanding -= 1;
-        match status {
-            IoStatus::Ok => {}
-            // Cancelled only because the member is absent by now, or the array is abandoned.
-            IoStatus::Cancelled => run.blocked.insert(member),
-            status => {
-                run.blocked.insert(member);
-                effects.reports.push(Report::MemberError { handle, status });
-            }
-        }
-        if self.runs[id].outstanding == 0 {
-            self.writes_done(id, effects);
-        }
-    }
-
-    /// All writes have ended: the run ends, or waits until the members that missed theirs are known to be absent.
-    pub(super) fn writes_done(&mut self, id: u32, effects: &mut Effects) {
-        let view = &self.view;
-        let absent = |m: MemberIndex| view.members[m.index()].state == MemberState::Absent;
-        if self.runs[id].blocked.iter().all(absent) {
-            return self.finish(id, IoStatus::Ok, effects);
-        }
-        if self.view.abandon {
-            return self.finish(id, IoStatus::Stopped, effects);
-        }
-        self.held.push(id);
-    }
-
-    /// The run has ended: its pages, its lock and its parts go.
-    pub(super) fn finish(&mut self, id: u32, status: IoStatus, effects: &mut Effects) {
-        let run = &mut self.runs[id];
-        run.give_pages(&mut self.pages);
-        if status.is_ok() && !matches!(run.kind, Kind::Sync(_)) {
-            let sectors = run.sectors;
-            for member in run.bad.minus(run.blocked) {
-                effects.reports.push(Report::Corrected { member, sectors });
-            }
-        }
-        if run.kind != Kind::Rebuild {
-            self.last_write = self.now;
-        }
-        let (stripe, mismatches) = (run.stripe, run.mismatches);
-        let mut parts = std::mem::take(&mut run.parts);
-        let entry = &mut self.stripe_pool[self.stripes[&stripe.0]];
-        entry.active.retain(|r| *r != id);
-        self.touch(stripe);
-        for part in parts.drain(..) {
-            let slot = &mut self.parts[part];
-            slot.status = slot.status.and(status);
-            slot.mismatches += mismatches;
-            slot.runs_left -= 1;
-            if slot.runs_left == 0 {
-                if slot.part.op != PartOp::Read {
-                    self.writes_pending -= 1;
-                }
-                self.end_part(part, effects);
-            }
-        }
-        // The vector keeps its room for the slot's next run.
-        self.runs[id].parts = parts;
-        self.runs.close(id);
-    }
 }
 
 /// Blocks that need pages: all that are read or computed.
 fn blocks_needed(planned: &Planned, parity: MemberIndex) -> MemberSet {
     match planned {
-        Planned::Data(Plan {
-            read,
-            rebuild,
-            parity: work,
-            ..
-        }) => {
-            let computed = if *work == ParityWork::None {
-                MemberSet::EMPTY
-            } else {
-                MemberSet::of(parity)
-            };
+        Planned::Data(Plan { read, rebuild, parity: work, .. }) => {
+            let computed = if *work == ParityWork::None { MemberSet::EMPTY } else { MemberSet::of(parity) };
             rebuild.map_or(*read, |m| read.with(m)).union(computed)
         }
         Planned::Sync(SyncPlan { read, rebuild, .. }) => rebuild.map_or(*read, |m| read.with(m)),
-    }
-}
-
-/// Blocks to be written. A block that gave a medium error and was rebuilt is written again as well.
-fn write_set(planned: &Planned, bad: &MemberSet) -> MemberSet {
-    match planned {
-        Planned::Data(Plan { write, rebuild, .. }) => match rebuild {
-            Some(member) if bad.contains(*member) => write.with(*member),
-            _ => *write,
-        },
-        Planned::Sync(SyncPlan { write, .. }) => write.iter().copied().collect(),
     }
 }

@@ -1,1 +1,17 @@
+//! The worker against fake devices and a fake array: directed cases here, seeded histories in [`seeds`].
 
+mod disk;
+mod fake_array;
+mod model;
+mod seeds;
+mod world;
+
+use super::Worker;
+
+/// Nothing is left over inside.
+fn assert_at_rest(worker: &Worker) {
+    assert!(worker.stripes.is_empty() && worker.stripe_pool.is_empty());
+    assert!(worker.runs.is_empty() && worker.touched.is_empty() && worker.fresh.is_empty());
+    assert!(worker.held.is_empty() && worker.starved.is_empty() && worker.closed.is_empty());
+    assert_eq!(worker.writes_pending, 0, "writes are counted as pending");
+}

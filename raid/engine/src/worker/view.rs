@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use raid_core::units::{MemberIndex, MemberSet, Sector};
 
+use super::io::Io;
 use super::run::Phase;
+use super::running::Queue;
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
-use crate::message::{IoStatus, MemberHandle, MemberState, Report, ToWorker, View};
+use crate::message::{MemberHandle, MemberState, Report, ToWorker, View};
 
 /// Which members can be read, written, and are silent, for rows that end at `end` of the data area.
 pub(super) fn standing(view: &View, end: Sector) -> Standing {
-    let (mut readable, mut writable, mut silent) =
-        (MemberSet::EMPTY, MemberSet::EMPTY, MemberSet::EMPTY);
+    let (mut readable, mut writable, mut silent) = (MemberSet::EMPTY, MemberSet::EMPTY, MemberSet::EMPTY);
     for (index, member) in view.members.iter().enumerate() {
         let index = MemberIndex(index as u8);
         match member.state {
@@ -26,6 +27,12 @@ pub(super) fn standing(view: &View, end: Sector) -> Standing {
         writable.insert(index);
     }
     (readable, writable, silent)
+}
+
+/// How a device stands, whatever its role; one without a role is absent.
+fn state_of(view: &View, handle: MemberHandle) -> MemberState {
+    let mut members = view.members.iter();
+    members.find(|m| m.handle == handle && m.state != MemberState::Absent).map_or(MemberState::Absent, |m| m.state)
 }
 
 impl Worker {
@@ -43,50 +50,60 @@ impl Worker {
         }
     }
 
-    /// Whether no write is here, nor was for that long.
+    /// Whether no client's write is here, nor was for that long. What sync and mending write makes rows whole, so it may be on its
+    /// way while the array is marked clean.
     fn is_quiet(&self, idle_for: Duration) -> bool {
         self.writes_pending == 0 && (!self.may_write || self.now >= self.last_write + idle_for)
     }
 
+    /// Makes a view the present one. What it sets going is done by [`resume_all`](Worker::resume_all), once, under the newest.
     fn adopt(&mut self, view: Arc<View>, effects: &mut Effects) {
-        assert!(
-            view.generation >= self.view.generation,
-            "views arrive in order"
-        );
+        assert!(view.generation >= self.view.generation, "views arrive in order");
         self.may_write = view.write_ok;
         self.want_write_sent = false;
         self.view = view;
         self.view_done_due = true;
-        let state = |handle: MemberHandle| {
-            let member = self
-                .view
-                .members
-                .iter()
-                .find(|m| m.handle == handle && m.state != MemberState::Absent);
-            member.map_or(MemberState::Absent, |m| m.state)
-        };
-        let abandon = self.view.abandon;
-        self.ios.cancel(effects, |io| match state(io.handle) {
+        self.resume_due = true;
+        let (view, abandon) = (&self.view, self.view.abandon);
+        // Now, not when their other writes have ended: by then the same device may be back.
+        let present = |h: &MemberHandle| state_of(view, *h) != MemberState::Absent;
+        for (_, run) in self.runs.iter_mut() {
+            run.failed.retain(present);
+        }
+        self.flushes.failed.retain(present);
+        self.ios.cancel(effects, |io| match state_of(view, io.handle) {
             MemberState::Absent => true,
             MemberState::Silent => io.op == MemberOp::Read || abandon,
             MemberState::InSync | MemberState::Recovering { .. } => false,
         });
+    }
+
+    /// What was held under the last view goes on as the newest says.
+    pub(super) fn resume_all(&mut self, effects: &mut Effects) {
+        if !std::mem::take(&mut self.resume_due) {
+            return;
+        }
         for id in std::mem::take(&mut self.held) {
-            self.resume(id, effects);
+            if self.runs[id].phase == Phase::Writing {
+                self.writes_done(id, effects);
+            } else {
+                self.runs[id].avoid = MemberSet::EMPTY;
+                self.start(id, Queue::Join, effects);
+            }
         }
         self.flush_ended(effects);
     }
 
-    /// A held run under a new view.
-    fn resume(&mut self, id: u32, effects: &mut Effects) {
-        if self.runs[id].phase == Phase::Writing {
-            return self.writes_done(id, effects);
-        }
-        self.runs[id].avoid = MemberSet::EMPTY;
-        if self.view.read_only && self.runs[id].writes() {
-            return self.finish(id, IoStatus::ReadOnly, effects);
-        }
-        self.start(id, effects);
+    /// Whether the device has a role in the present view.
+    pub(super) fn is_present(&self, handle: MemberHandle) -> bool {
+        state_of(&self.view, handle) != MemberState::Absent
+    }
+
+    /// Whether a request that is made anew may go to the device.
+    pub(super) fn may_send(&self, handle: MemberHandle, op: MemberOp) -> bool {
+        let stopped = op == MemberOp::Write && (self.view.suspended || self.view.read_only);
+        let state = state_of(&self.view, handle);
+        !stopped && !matches!(state, MemberState::Absent | MemberState::Silent)
     }
 
     /// Tells the array once nothing is outstanding at members that are absent.
@@ -95,17 +112,10 @@ impl Worker {
             return;
         }
         let view = &self.view;
-        let absent = |handle: MemberHandle| {
-            !view
-                .members
-                .iter()
-                .any(|m| m.handle == handle && m.state != MemberState::Absent)
-        };
-        if !self.ios.any(|io| absent(io.handle)) {
+        let absent = |io: &Io| state_of(view, io.handle) == MemberState::Absent;
+        if !self.ios.any(absent) {
             self.view_done_due = false;
-            effects.reports.push(Report::ViewDone {
-                generation: self.view.generation,
-            });
+            effects.reports.push(Report::ViewDone { generation: self.view.generation });
         }
     }
 }

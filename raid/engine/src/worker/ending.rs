@@ -1,0 +1,214 @@
+//! Ends of member requests, and what failures do to runs and reads.
+//!
+//! A failed read makes the run plan again once its other reads are in: a medium error marks the block as bad (it is rebuilt from the
+//! others and written again), any other failure means not to read that member. Once writes have left, what they write is fixed: a member
+//! whose write fails is reported, and the run ends when a view says that it is absent.
+
+use raid_core::units::MemberIndex;
+
+use super::io::{Io, Whose};
+use super::run::{Kind, Phase};
+use super::running::Queue;
+use super::{Effects, Worker};
+use crate::member::{Done, MemberOp};
+use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, Report};
+
+impl Worker {
+    /// A member request has ended.
+    pub(super) fn member_done(&mut self, done: Done, effects: &mut Effects) {
+        let mut chain = std::mem::take(&mut self.chain);
+        self.ios.end(done.id, &mut chain);
+        let merged = chain.len() > 1;
+        for io in chain.drain(..) {
+            if let Some(until) = done.closed_until {
+                self.close_range(&io, until);
+            }
+            let mut status = done.status;
+            if merged && matches!(status, IoStatus::Medium | IoStatus::Failed) {
+                if self.may_send(io.handle, io.op) {
+                    self.send_alone(&io);
+                    continue;
+                }
+                // Which of them failed is not known and cannot be found out now.
+                status = IoStatus::Cancelled;
+            }
+            match io.whose {
+                Whose::PartRead(part) => self.part_read_done(part, io.handle, status, effects),
+                Whose::RunRead(run, member) => {
+                    self.run_read_done(run, member, io.handle, status, effects);
+                }
+                Whose::RunWrite(run, member) => {
+                    self.run_write_done(run, member, io.handle, status, effects);
+                }
+                Whose::Flush => self.flush_done(io.handle, status, effects),
+            }
+        }
+        self.chain = chain;
+    }
+
+    /// Copies of the write may be in the network until then: its region stays ours.
+    fn close_range(&mut self, io: &Io, until: std::time::Duration) {
+        let Whose::RunWrite(run, _) = io.whose else {
+            return;
+        };
+        let region = self.regions.of(self.runs[run].stripe);
+        let owned = self.owned.get_mut(&u64::from(region.0)).expect("a run's region is owned");
+        owned.closed_until = owned.closed_until.max(until);
+    }
+
+    /// A merged request failed: each of its ios goes again by itself, so that only what is bad fails.
+    fn send_alone(&mut self, io: &Io) {
+        match io.whose {
+            Whose::PartRead(id) => {
+                let piece = self.parts[id].part.piece;
+                let io = Io::new(io.whose, io.handle, io.op, io.lba, io.sectors).alone();
+                self.ios.send(io, std::iter::once(piece));
+            }
+            Whose::RunRead(run, member) | Whose::RunWrite(run, member) => {
+                self.runs[run].outstanding -= 1;
+                self.send(run, member, io.op, true);
+            }
+            Whose::Flush => unreachable!("flushes are not merged"),
+        }
+    }
+
+    /// Tells the array of a member that answers with errors, unless it knows.
+    fn report_error(&mut self, handle: MemberHandle, status: IoStatus, effects: &mut Effects) {
+        if self.is_present(handle) {
+            effects.reports.push(Report::MemberError { handle, status });
+        }
+    }
+
+    fn part_read_done(&mut self, id: u32, handle: MemberHandle, status: IoStatus, effects: &mut Effects) {
+        match status {
+            IoStatus::Ok => return self.end_part(id, effects),
+            IoStatus::Medium | IoStatus::Cancelled => {}
+            status => self.report_error(handle, status, effects),
+        }
+        // The stripe's run reads it from the others; a medium error shows there again and is mended there.
+        self.enqueue(id);
+    }
+
+    fn run_read_done(
+        &mut self,
+        id: u32,
+        member: MemberIndex,
+        handle: MemberHandle,
+        status: IoStatus,
+        effects: &mut Effects,
+    ) {
+        let present = self.is_present(handle);
+        let run = &mut self.runs[id];
+        run.outstanding -= 1;
+        run.replan |= !status.is_ok();
+        match status {
+            IoStatus::Ok | IoStatus::Cancelled => {}
+            IoStatus::Medium => run.bad.insert(member),
+            status if present => {
+                run.avoid.insert(member);
+                effects.reports.push(Report::MemberError { handle, status });
+            }
+            _ => {}
+        }
+        if self.runs[id].outstanding == 0 {
+            self.reads_done(id, effects);
+        }
+    }
+
+    fn run_write_done(
+        &mut self,
+        id: u32,
+        member: MemberIndex,
+        handle: MemberHandle,
+        status: IoStatus,
+        effects: &mut Effects,
+    ) {
+        let present = self.is_present(handle);
+        let run = &mut self.runs[id];
+        run.outstanding -= 1;
+        if !status.is_ok() {
+            run.missed.insert(member);
+            // Of a device that is absent by now the array has recorded that it misses writes.
+            if status == IoStatus::Cancelled {
+                run.resend.insert(member);
+            } else if present {
+                run.failed.push(handle);
+                effects.reports.push(Report::MemberError { handle, status });
+            }
+        }
+        if self.runs[id].outstanding == 0 {
+            self.writes_done(id, effects);
+        }
+    }
+
+    /// All writes have ended: the run ends, or waits until the members that missed theirs are known to be absent.
+    pub(super) fn writes_done(&mut self, id: u32, effects: &mut Effects) {
+        let view = std::sync::Arc::clone(&self.view);
+        let run = &mut self.runs[id];
+        if run.missed.is_empty() {
+            return self.finish(id, IoStatus::Ok, effects);
+        }
+        for member in run.resend {
+            if view.members[member.index()].state == MemberState::Absent {
+                run.resend.remove(member);
+            }
+        }
+        let (failed, resend) = (!run.failed.is_empty(), run.resend);
+        if !failed && resend.is_empty() {
+            return self.finish(id, IoStatus::Ok, effects);
+        }
+        if view.abandon {
+            return self.finish(id, IoStatus::Stopped, effects);
+        }
+        if view.read_only {
+            return self.finish(id, IoStatus::ReadOnly, effects);
+        }
+        let may = |m: MemberIndex| self.may_send(view.members[m.index()].handle, MemberOp::Write);
+        if failed || !resend.iter().all(may) {
+            self.held.push(id);
+            return;
+        }
+        let run = &mut self.runs[id];
+        run.resend = raid_core::units::MemberSet::EMPTY;
+        run.missed = run.missed.minus(resend);
+        for member in resend {
+            self.send(id, member, MemberOp::Write, true);
+        }
+    }
+
+    /// The run has ended: its pages, its lock and its parts go.
+    pub(super) fn finish(&mut self, id: u32, status: IoStatus, effects: &mut Effects) {
+        let run = &mut self.runs[id];
+        assert_eq!(run.outstanding, 0, "a run ends with nothing outstanding");
+        run.give_pages(&mut self.pages);
+        if status.is_ok() && run.phase == Phase::Writing {
+            let sectors = run.sectors;
+            for member in run.bad.intersection(run.write).minus(run.missed) {
+                effects.reports.push(Report::Corrected { member, sectors });
+            }
+        }
+        if run.kind == Kind::Write {
+            self.last_write = self.now;
+        }
+        let (stripe, mismatches) = (run.stripe, run.mismatches);
+        let mut parts = std::mem::take(&mut run.parts);
+        let entry = &mut self.stripe_pool[self.stripes[&stripe.0]];
+        entry.active.retain(|r| *r != id);
+        self.touch(stripe);
+        for part in parts.drain(..) {
+            let slot = &mut self.parts[part];
+            slot.status = slot.status.and(status);
+            slot.mismatches += mismatches;
+            slot.runs_left -= 1;
+            if slot.runs_left == 0 {
+                if matches!(slot.part.op, PartOp::Write { .. }) {
+                    self.writes_pending -= 1;
+                }
+                self.end_part(part, effects);
+            }
+        }
+        // The vector keeps its room for the slot's next run.
+        self.runs[id].parts = parts;
+        self.runs.close(id);
+    }
+}

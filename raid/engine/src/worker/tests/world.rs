@@ -1,0 +1,685 @@
+//! One or two workers on fake devices under a fake array, driven by a seed: requests come, take effect, are answered, and faults
+//! strike in an order that the seed decides. Everything that must hold at all times is asserted on the way.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use raid_core::geometry::{Geometry, Layout};
+use raid_core::parity::Kernels;
+use raid_core::plan::RmwLevel;
+use raid_core::units::{DataIndex, MemberCount, MemberIndex, SECTOR_SIZE, Sector, Sectors, StripeIndex};
+
+use super::disk::{Disk, Mode};
+use super::fake_array::{FakeArray, Task};
+use super::model::{self, Model, Rng};
+use crate::member::{MemberOp, MemberRequest};
+use crate::message::{
+    ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, PartReply, Report, SyncKind, ToWorker,
+    View, WorkerId,
+};
+use crate::plug::{self, Memory, Whole};
+use crate::region::{RegionIndex, Regions};
+use crate::slab::{Arena, Piece, Slab};
+use crate::worker::{Config, Effects, Inputs, Worker};
+
+pub(super) const SECTOR: usize = SECTOR_SIZE as usize;
+const CLIENT: ClientId = ClientId(1);
+const SYNC: ClientId = ClientId(2);
+const SLOTS: usize = 24;
+const SLOT_SECTORS: u32 = 2048;
+
+/// What a world is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) members: u8,
+    pub(super) layout: Layout,
+    pub(super) chunk: u64,
+    /// Rows that requests go to, around the border of the first two regions.
+    pub(super) rows: u64,
+    pub(super) workers: usize,
+    /// Cache pages of each worker.
+    pub(super) pages: usize,
+    pub(super) rmw_level: RmwLevel,
+}
+
+/// A client's request that is not finished.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    op: PartOp,
+    at: u64,
+    sectors: u32,
+    slot: usize,
+    started: u64,
+    parts: u32,
+    status: IoStatus,
+    /// Flush: what each device had written when it was submitted.
+    written: Vec<u64>,
+}
+
+/// A worker and what lies in front of it.
+#[derive(Debug)]
+struct Station {
+    worker: Worker,
+    inbox: Vec<Part>,
+    inputs: Inputs,
+    wake: Option<Duration>,
+    view: Arc<View>,
+    may_write: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) shape: Shape,
+    pub(super) rng: Rng,
+    pub(super) now: Duration,
+    geometry: Geometry,
+    regions: Arc<Regions>,
+    slab: Arc<Slab>,
+    memory: Arena,
+    stations: Vec<Station>,
+    pub(super) disks: Vec<Disk>,
+    pub(super) array: FakeArray,
+    model: Model,
+    pub(super) outstanding: HashMap<u32, Outstanding>,
+    free_slots: Vec<usize>,
+    next_request: u32,
+    /// Sync pieces that are out: request, and sectors of the data area.
+    syncing: HashMap<u32, (u64, u64)>,
+    /// Regions that must keep their owner until then.
+    closed: Vec<(RegionIndex, WorkerId, Duration)>,
+    first_row: u64,
+    /// Answers to writes may say that copies are still in the network.
+    pub(super) closes: bool,
+    /// Requests may end with `Failed`, `ReadOnly` or `Stopped`.
+    pub(super) may_fail: bool,
+    pub(super) statuses: HashMap<IoStatus, u64>,
+    pub(super) requests: u64,
+    pub(super) request_sectors: u64,
+}
+
+fn border(geometry: &Geometry, regions: &Regions) -> u64 {
+    let (mut low, mut high) = (0, geometry.stripes() - 1);
+    while low < high {
+        let middle = u64::midpoint(low, high);
+        if regions.of(StripeIndex(middle)) == regions.of(StripeIndex(0)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+impl World {
+    pub(super) fn new(seed: u64, shape: Shape) -> World {
+        let rng = Rng::new(seed);
+        let big = (40 << 20) / SECTOR_SIZE / u64::from(shape.members - 1);
+        let component = Sectors(big.max(shape.chunk * 2 * shape.rows));
+        let count = MemberCount(shape.members);
+        let geometry = Geometry::new(count, Sectors(shape.chunk), component, shape.layout).expect("a valid shape");
+        let regions = Arc::new(Regions::new(&geometry));
+        let first_row = border(&geometry, &regions) - shape.rows / 2;
+        let window = (first_row * shape.chunk, (first_row + shape.rows) * shape.chunk);
+        let members: Vec<MemberView> = (0..shape.members)
+            .map(|i| MemberView {
+                state: MemberState::InSync,
+                handle: MemberHandle(u16::from(i)),
+                data_offset: Sector(2048 + 8 * u64::from(i)),
+            })
+            .collect();
+        let array = FakeArray::new(members, shape.workers, window, shape.chunk, shape.rmw_level);
+        let slab = Slab::with_bytes(Kernels::detect(), 256 << 20).expect("address space");
+        let memory = slab.arena(SLOTS * SLOT_SECTORS as usize * SECTOR).expect("room");
+        let view = Arc::new(array.view.clone());
+        let stations = (0..shape.workers)
+            .map(|i| Station {
+                worker: Worker::new(Config {
+                    id: WorkerId(i as u8),
+                    geometry,
+                    regions: Arc::clone(&regions),
+                    arena: slab.arena(shape.pages * crate::slab::PAGE).expect("room"),
+                    pages: shape.pages,
+                    view: Arc::clone(&view),
+                }),
+                inbox: Vec::new(),
+                inputs: Inputs::default(),
+                wake: Some(Duration::ZERO),
+                view: Arc::clone(&view),
+                may_write: false,
+            })
+            .collect();
+        let stripe = geometry.stripe_sectors().0;
+        let mut world = World {
+            shape,
+            rng,
+            now: Duration::ZERO,
+            geometry,
+            regions,
+            slab,
+            memory,
+            stations,
+            disks: Vec::new(),
+            array,
+            model: Model::new(first_row * stripe, shape.rows * stripe),
+            outstanding: HashMap::new(),
+            free_slots: (0..SLOTS).rev().collect(),
+            next_request: 1,
+            syncing: HashMap::new(),
+            closed: Vec::new(),
+            first_row,
+            closes: false,
+            may_fail: false,
+            statuses: HashMap::new(),
+            requests: 0,
+            request_sectors: 0,
+        };
+        for member in count.indices() {
+            world.add_disk(member);
+        }
+        world.lay_out();
+        world
+    }
+
+    /// Array sectors of the window.
+    pub(super) fn span(&self) -> (u64, u64) {
+        let stripe = self.geometry.stripe_sectors().0;
+        (self.first_row * stripe, self.shape.rows * stripe)
+    }
+
+    /// A new device, full of rubbish, that can take this role.
+    pub(super) fn add_disk(&mut self, role: MemberIndex) -> MemberHandle {
+        let base = self.array.view.members[role.index()].data_offset.0 + self.first_row * self.shape.chunk;
+        let bytes = vec![0x5a; (self.shape.rows * self.shape.chunk) as usize * SECTOR];
+        self.disks.push(Disk::new(base, bytes));
+        MemberHandle((self.disks.len() - 1) as u16)
+    }
+
+    fn place(&self, sector: u64) -> (MemberIndex, u64) {
+        let place = self.geometry.locate(Sector(sector));
+        let offset = self.array.view.members[place.member.index()].data_offset;
+        (place.member, place.member_sector.0 + offset.0)
+    }
+
+    /// The first content: data that the model knows, and its parity.
+    fn lay_out(&mut self) {
+        let (first, count) = self.span();
+        for sector in first..first + count {
+            let (member, lba) = self.place(sector);
+            let disk = &mut self.disks[member.index()];
+            let at = (lba - disk.base) as usize * SECTOR;
+            model::fill(&mut disk.bytes[at..at + SECTOR], 0, sector);
+        }
+        for row in 0..self.shape.rows {
+            let parity = self.geometry.parity_member(StripeIndex(self.first_row + row));
+            let range = (row * self.shape.chunk) as usize * SECTOR..((row + 1) * self.shape.chunk) as usize * SECTOR;
+            let sum = self.xor_of_others(parity.index(), range.clone());
+            self.disks[parity.index()].bytes[range].copy_from_slice(&sum);
+        }
+    }
+
+    /// The XOR of all roles' bytes but one's.
+    fn xor_of_others(&self, but: usize, range: std::ops::Range<usize>) -> Vec<u8> {
+        let mut sum = vec![0; range.len()];
+        for (role, member) in self.array.view.members.iter().enumerate() {
+            if role != but {
+                let bytes = &self.disks[member.handle.0 as usize].bytes[range.clone()];
+                for (s, b) in sum.iter_mut().zip(bytes) {
+                    *s ^= b;
+                }
+            }
+        }
+        sum
+    }
+
+    fn slot(&self, slot: usize, sectors: u32) -> Piece {
+        self.memory.piece().sub(slot as u32 * SLOT_SECTORS, sectors)
+    }
+
+    pub(super) fn can_submit(&self) -> bool {
+        !self.free_slots.is_empty()
+    }
+
+    /// Submits requests under one plug: operation, first sector of the array, length.
+    pub(super) fn submit(&mut self, requests: &[(PartOp, u64, u32)]) {
+        let mut parts = Vec::new();
+        for &(op, at, sectors) in requests {
+            let slot = self.free_slots.pop().expect("the caller asked can_submit");
+            let request = self.next_request;
+            self.next_request += 1;
+            let started = self.model.tick();
+            let piece = self.slot(slot, sectors.max(1));
+            if matches!(op, PartOp::Write { .. }) {
+                let mut bytes = vec![0; piece.bytes()];
+                model::fill(&mut bytes, u64::from(request), at);
+                self.slab.fill(piece, 0, &bytes);
+                self.model.write_begins(u64::from(request), at, u64::from(sectors));
+            } else {
+                self.slab.fill(piece, 0, &vec![0xdd; piece.bytes()]);
+            }
+            let count = if op == PartOp::Flush {
+                self.submit_flush(request);
+                1
+            } else {
+                let (at, sectors) = (Sector(at), Sectors(u64::from(sectors)));
+                let (client, memory) = (CLIENT, Memory::Piece(piece));
+                let whole = Whole { client, request, op, at, sectors, memory };
+                plug::split(&self.geometry, &whole, &mut parts)
+            };
+            let written = self.disks.iter().map(|d| d.writes).collect();
+            let status = IoStatus::Ok;
+            self.outstanding
+                .insert(request, Outstanding { op, at, sectors, slot, started, parts: count, status, written });
+        }
+        plug::sort(&mut parts);
+        for part in parts {
+            self.send(part);
+        }
+    }
+
+    fn submit_flush(&mut self, request: u32) {
+        let part = Part {
+            client: CLIENT,
+            op: PartOp::Flush,
+            request,
+            stripe: StripeIndex(0),
+            data: DataIndex(0),
+            from: 0,
+            sectors: 0,
+            piece: Piece::NONE,
+        };
+        let worker = self.rng.index(self.stations.len());
+        self.stations[worker].inbox.push(part);
+    }
+
+    /// To the owner of the part's region.
+    fn send(&mut self, part: Part) {
+        let region = self.regions.of(part.stripe);
+        let proposed = WorkerId(self.rng.index(self.stations.len()) as u8);
+        let owner = self.regions.claim(region, proposed);
+        for (closed, by, until) in &self.closed {
+            assert!(
+                *closed != region || *by == owner || *until <= self.now,
+                "a region with closed ranges changed its owner"
+            );
+        }
+        self.stations[owner.0 as usize].inbox.push(part);
+    }
+
+    /// Hands the next piece of the array's sync to its worker; false when there is none.
+    pub(super) fn sync_step(&mut self) -> bool {
+        let Some(piece) = self.array.next_piece(&mut self.rng) else {
+            return false;
+        };
+        let from = self.geometry.member_sector(piece.stripe).0 + u64::from(piece.from);
+        self.syncing.insert(piece.request, (from, from + u64::from(piece.sectors)));
+        self.send(Part {
+            client: SYNC,
+            op: PartOp::Sync(piece.kind),
+            request: piece.request,
+            stripe: piece.stripe,
+            data: DataIndex(0),
+            from: piece.from,
+            sectors: piece.sectors,
+            piece: Piece::NONE,
+        });
+        true
+    }
+
+    /// Workers that have a reason to run.
+    pub(super) fn runnable(&self) -> Vec<usize> {
+        (0..self.stations.len())
+            .filter(|&i| {
+                let s = &self.stations[i];
+                !s.inbox.is_empty()
+                    || !s.inputs.done.is_empty()
+                    || !self.array.control[i].is_empty()
+                    || s.wake.is_some_and(|w| w <= self.now)
+            })
+            .collect()
+    }
+
+    /// The next time at which something happens by itself.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        let wakes = self.stations.iter().filter_map(|s| s.wake);
+        wakes.chain(self.array.tasks.iter().map(|t| t.0)).min()
+    }
+
+    /// One turn of a worker on some of what has arrived for it.
+    pub(super) fn turn(&mut self, index: usize) {
+        let station = &mut self.stations[index];
+        let parts = match station.inbox.len() {
+            0 => 0,
+            n if self.rng.percent(70) => n,
+            n => self.rng.index(n + 1),
+        };
+        station.inputs.parts.extend(station.inbox.drain(..parts));
+        let control = &mut self.array.control[index];
+        // A part comes after the views that were sent before it.
+        let controls = match parts {
+            0 => self.rng.index(control.len() + 1).max(control.len().min(1)),
+            _ => control.len(),
+        };
+        station.inputs.control.extend(control.drain(..controls));
+        let mut asked_last = false;
+        for control in &station.inputs.control {
+            asked_last = matches!(control, ToWorker::Quiesce { .. });
+            if let ToWorker::View(view) = control {
+                station.view = Arc::clone(view);
+                station.may_write = view.write_ok;
+            }
+        }
+        let mut effects = Effects::default();
+        station.wake = station.worker.turn(self.now, &mut station.inputs, &mut effects);
+        let inputs = &station.inputs;
+        assert!(inputs.parts.is_empty() && inputs.done.is_empty() && inputs.control.is_empty());
+        let quiet = |r: &Report| matches!(r, Report::Quiet { idle: true, .. });
+        if asked_last && effects.reports.iter().any(quiet) {
+            station.may_write = false;
+        }
+        self.carry_out(index, &effects);
+    }
+
+    fn carry_out(&mut self, index: usize, effects: &Effects) {
+        for report in &effects.reports {
+            self.hear(index, *report);
+        }
+        for cancel in &effects.cancels {
+            self.disks[cancel.handle.0 as usize].cancel(index, cancel.id);
+        }
+        for request in &effects.requests {
+            let segs = &effects.segs[request.segs_from as usize..][..request.segs as usize];
+            self.check_allowed(index, request);
+            if request.op != MemberOp::Flush {
+                self.requests += 1;
+                self.request_sectors += u64::from(request.sectors);
+            }
+            let disk = &mut self.disks[request.handle.0 as usize];
+            disk.submit(index, *request, segs.to_vec());
+        }
+        for reply in &effects.replies {
+            self.replied(*reply);
+        }
+    }
+
+    fn hear(&mut self, index: usize, report: Report) {
+        if let Report::ViewDone { generation } = report {
+            let view = &self.stations[index].view;
+            assert_eq!(generation, view.generation, "the newest view is in force");
+            for (handle, disk) in self.disks.iter().enumerate() {
+                let present = |m: &MemberView| m.handle.0 as usize == handle && m.state != MemberState::Absent;
+                assert!(
+                    view.members.iter().any(present) || disk.pending.iter().all(|p| p.worker != index),
+                    "something is outstanding at an absent member"
+                );
+            }
+        }
+        let after = self.now + Duration::from_micros(self.rng.below(200));
+        self.array.report(index, report, after);
+    }
+
+    /// Whether the worker's view lets this request leave.
+    fn check_allowed(&self, index: usize, request: &MemberRequest) {
+        let station = &self.stations[index];
+        let view = &station.view;
+        let member = view.members.iter().find(|m| m.handle == request.handle);
+        let member = member.expect("the device has a role");
+        let from = request.lba.0.saturating_sub(member.data_offset.0);
+        let end = from + u64::from(request.sectors);
+        match (request.op, member.state) {
+            (_, MemberState::Absent) => panic!("{request:?} to an absent member"),
+            (MemberOp::Flush, _) => {}
+            (_, MemberState::Silent) => panic!("{request:?} to a silent member"),
+            (MemberOp::Read, MemberState::Recovering { below }) => {
+                assert!(end <= below.0, "{request:?} reads what is not recovered");
+            }
+            (MemberOp::Read, MemberState::InSync) => {}
+            (MemberOp::Write, _) => {
+                assert!(!view.suspended, "{request:?} while suspended");
+                assert!(!view.read_only, "{request:?} while read-only");
+                // Without the dirty mark only what makes rows whole may be written.
+                let disk = &self.disks[request.handle.0 as usize];
+                let mends = |s: u64| {
+                    disk.was_bad.contains(&(s + member.data_offset.0))
+                        || self.syncing.values().any(|p| p.0 <= s && s < p.1)
+                };
+                assert!(station.may_write || (from..end).any(mends), "{request:?} without the dirty mark");
+            }
+        }
+    }
+
+    fn replied(&mut self, reply: PartReply) {
+        if reply.client == SYNC {
+            let piece = self.syncing.remove(&reply.request);
+            piece.expect("one reply for each piece of sync");
+            self.array.piece_done(reply.request, reply.status, reply.mismatches);
+            return;
+        }
+        let request = self.outstanding.get_mut(&reply.request);
+        let request = request.expect("no reply after the last");
+        request.parts -= 1;
+        request.status = request.status.and(reply.status);
+        if request.parts > 0 {
+            return;
+        }
+        let request = self.outstanding.remove(&reply.request).expect("just seen");
+        *self.statuses.entry(request.status).or_default() += 1;
+        assert!(request.status.is_ok() || self.may_fail, "{request:?} failed");
+        self.check_released(&request);
+        self.check_content(reply.request, &request);
+        // Whoever still uses the memory finds rubbish.
+        let piece = self.slot(request.slot, SLOT_SECTORS.min(request.sectors.max(1)));
+        self.slab.fill(piece, 0, &vec![0xcc; piece.bytes()]);
+        self.free_slots.push(request.slot);
+    }
+
+    /// No device uses the memory of a request that was replied to.
+    fn check_released(&self, request: &Outstanding) {
+        let own = self.slot(request.slot, SLOT_SECTORS);
+        let start = self.slab.address(own).as_ptr() as usize;
+        let range = start..start + own.bytes();
+        for pending in self.disks.iter().flat_map(|d| &d.pending) {
+            for seg in &pending.segs {
+                let at = self.slab.address(*seg).as_ptr() as usize;
+                assert!(!range.contains(&at), "{pending:?} uses memory of {request:?}");
+            }
+        }
+    }
+
+    fn check_content(&mut self, id: u32, request: &Outstanding) {
+        let (at, count) = (request.at, u64::from(request.sectors));
+        match request.op {
+            PartOp::Read if request.status.is_ok() => {
+                let piece = self.slot(request.slot, request.sectors);
+                let mut bytes = vec![0; piece.bytes()];
+                self.slab.read_out(piece, 0, &mut bytes);
+                self.model.check_read(at, &bytes, request.started, "a client's read");
+            }
+            PartOp::Write { fua } => {
+                let ok = request.status.is_ok();
+                self.model.write_ends(u64::from(id), at, count, ok);
+                if fua && ok {
+                    self.check_durable(id, at, count);
+                }
+            }
+            PartOp::Flush if request.status.is_ok() => {
+                for member in self.present() {
+                    let handle = member.handle.0 as usize;
+                    let disk = &self.disks[handle];
+                    let due = request.written.get(handle).copied().unwrap_or(0);
+                    assert!(disk.flushed >= due, "{member:?} was not flushed");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn present(&self) -> impl Iterator<Item = &MemberView> {
+        self.array.view.members.iter().filter(|m| m.state != MemberState::Absent)
+    }
+
+    fn check_durable(&mut self, id: u32, at: u64, count: u64) {
+        for sector in at..at + count {
+            if !self.model.is_settled(sector, u64::from(id)) {
+                continue;
+            }
+            let (member, lba) = self.place(sector);
+            let member = self.array.view.members[member.index()];
+            let disk = &self.disks[member.handle.0 as usize];
+            assert!(
+                member.state != MemberState::InSync || disk.is_durable(lba),
+                "a FUA write of sector {sector} is not durable"
+            );
+        }
+    }
+
+    pub(super) fn apply(&mut self, disk: usize) {
+        let nth = self.rng.index(1 << 16);
+        self.disks[disk].apply(nth, &self.slab);
+    }
+
+    pub(super) fn answer(&mut self, disk: usize) {
+        let nth = self.rng.index(1 << 16);
+        let closes = self.closes && self.rng.percent(10);
+        let until = self.now + Duration::from_micros(self.rng.below(3000));
+        let (pending, done) = self.disks[disk].answer(nth, closes.then_some(until));
+        if let Some(until) = done.closed_until {
+            let row = (pending.request.lba.0 - self.disks[disk].base) / self.shape.chunk;
+            let region = self.regions.of(StripeIndex(self.first_row + row));
+            let worker = WorkerId(pending.worker as u8);
+            self.closed.push((region, worker, until));
+        }
+        self.stations[pending.worker].inputs.done.push(done);
+    }
+
+    /// Carries out array tasks that are due.
+    pub(super) fn array_step(&mut self) {
+        let tasks = &mut self.array.tasks;
+        let first = (0..tasks.len()).min_by_key(|i| tasks[*i].0);
+        let Some(first) = first.filter(|i| tasks[*i].0 <= self.now) else {
+            return;
+        };
+        let (_, task) = tasks.swap_remove(first);
+        if !self.array.carry_out(task) {
+            self.array.plan(self.now + Duration::from_micros(100), task);
+        }
+    }
+
+    /// Nothing is left anywhere.
+    pub(super) fn assert_idle(&self) {
+        assert!(
+            self.outstanding.is_empty(),
+            "requests without a reply: {:?}\n{:#?}",
+            self.outstanding,
+            self.stations.iter().map(|s| &s.worker).collect::<Vec<_>>()
+        );
+        assert!(self.syncing.is_empty(), "sync without a reply");
+        for station in &self.stations {
+            let worker = &station.worker;
+            assert!(worker.is_drained() && worker.is_idle(), "{worker:#?}");
+            assert_eq!(worker.pages_used(), 0, "pages were kept");
+            super::assert_at_rest(worker);
+        }
+        assert!(self.regions.all_idle(), "a region was kept");
+        for (disk, in_force) in self.array.in_force.iter().enumerate() {
+            assert_eq!(*in_force, self.array.view.generation, "worker {disk} does not act on the newest view");
+        }
+    }
+
+    /// The bytes on the devices are right: with all members, and with any one left out.
+    pub(super) fn check_rows(&mut self) {
+        let absent: Vec<usize> = (0..self.shape.members as usize)
+            .filter(|i| self.array.view.members[*i].state == MemberState::Absent)
+            .collect();
+        assert!(absent.len() <= 1, "no test ends with two members absent");
+        let all = 0..(self.shape.rows * self.shape.chunk) as usize * SECTOR;
+        let mut rebuilt = HashMap::new();
+        if let Some(&role) = absent.first() {
+            rebuilt.insert(role, self.xor_of_others(role, all));
+        } else {
+            // Zero over all: then each member is the XOR of the others.
+            let sum = self.xor_of_others(usize::MAX, all);
+            let wrong = sum.iter().position(|b| *b != 0);
+            assert!(
+                wrong.is_none(),
+                "rows do not sum to zero, first at sector {} of the window",
+                wrong.unwrap_or(0) / SECTOR
+            );
+        }
+        let (first, count) = self.span();
+        let started = self.model.tick();
+        for sector in first..first + count {
+            let (role, lba) = self.place(sector);
+            let disk = &self.disks[self.array.view.members[role.index()].handle.0 as usize];
+            let at = (lba - disk.base) as usize * SECTOR;
+            let content = match rebuilt.get(&role.index()) {
+                Some(bytes) => bytes[at..at + SECTOR].to_vec(),
+                None => disk.sectors(lba, 1).to_vec(),
+            };
+            self.model.check_read(sector, &content, started, "at the end");
+        }
+    }
+
+    /// Makes some sectors of one in-sync member unreadable, at most one per row.
+    pub(super) fn make_bad(&mut self) {
+        if !self.array.is_whole() || self.disks.iter().any(|d| d.mode != Mode::Works) {
+            return;
+        }
+        let role = self.rng.index(self.shape.members as usize);
+        let handle = self.array.view.members[role].handle.0 as usize;
+        let rows = self.shape.rows * self.shape.chunk;
+        let from = self.rng.below(rows);
+        let taken: HashSet<u64> = self.disks.iter().flat_map(|d| d.bad.iter().map(|s| s - d.base)).collect();
+        for row in from..(from + 1 + self.rng.below(4)).min(rows) {
+            if !taken.contains(&row) {
+                let disk = &mut self.disks[handle];
+                disk.bad.insert(disk.base + row);
+            }
+        }
+    }
+
+    /// All bad sectors can be read again: another member is about to fail.
+    pub(super) fn mend_all(&mut self) {
+        for disk in &mut self.disks {
+            disk.bad.clear();
+        }
+    }
+
+    /// Parity of the window's rows from `from` on is rubbish, and the array knows.
+    pub(super) fn distrust(&mut self, from: u64) {
+        let start = (self.first_row + from) * self.shape.chunk;
+        for row in from..self.shape.rows {
+            let parity = self.geometry.parity_member(StripeIndex(self.first_row + row));
+            let range = (row * self.shape.chunk) as usize * SECTOR..((row + 1) * self.shape.chunk) as usize * SECTOR;
+            self.disks[parity.index()].bytes[range].fill(0x77);
+        }
+        self.array.view.parity_trusted_below = Sector(start);
+        self.array.publish();
+        self.array.start_sync(SyncKind::Resync, start);
+    }
+
+    /// What the device was sent before it was dropped need not be on it any more.
+    pub(super) fn forget_written(&mut self, handle: MemberHandle) {
+        for request in self.outstanding.values_mut() {
+            if let Some(written) = request.written.get_mut(handle.0 as usize) {
+                *written = 0;
+            }
+        }
+    }
+
+    /// Cancels and ends everything: the array is abandoned.
+    pub(super) fn abandon(&mut self) {
+        self.may_fail = true;
+        self.array.view.abandon = true;
+        self.array.publish();
+    }
+
+    pub(super) fn corrected(&self) -> u64 {
+        self.array.corrected
+    }
+
+    pub(super) fn counters(&self, worker: usize) -> super::super::Counters {
+        self.stations[worker].worker.counters()
+    }
+}
