@@ -2,7 +2,7 @@
 //!
 //! Holds state only; the decisions are in the initiator's other files. Invariants: a request is on at most one of
 //! `ready`, `held` and `pinned`; `unanswered` has the caller's requests whose clock runs, oldest first; `in_flight` is
-//! the sum over the paths; `active` has exactly the ranges of the writes that were let through and not completed.
+//! the sum over the paths, internal frames left out; `active` has exactly the ranges of the writes that were let through and not completed.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub(super) struct Device {
     /// As told in the last config reply.
     pub(super) buffer_count: u16,
     pub(super) paths: Vec<Path>,
+    /// The path after the one that was used last.
+    pub(super) turn: u8,
     /// Requests with sectors to be cut, in the order in which they were let through.
     pub(super) ready: List<QUEUE>,
     /// Writes that must not start yet, in the order of submission.
@@ -61,6 +63,7 @@ pub(super) struct Device {
     pub(super) active: ActiveRanges,
     /// When to look again at the held writes that wait for closed sectors.
     pub(super) held_until: Option<Duration>,
+    /// Frames under way, without those of internal requests.
     pub(super) in_flight: u32,
     /// Registered for a credit.
     pub(super) waits_for_credit: bool,
@@ -102,6 +105,7 @@ impl Device {
             flush_worked: false,
             buffer_count: 0,
             paths: Vec::with_capacity(PATHS_MAX),
+            turn: 0,
             ready: List::EMPTY,
             held: List::EMPTY,
             pinned: List::EMPTY,
@@ -157,7 +161,7 @@ impl Device {
     }
 
     /// The path for a request's next frame: one that is up if any is, with room in its window, not `avoid` if there is
-    /// a choice, and of those the one whose window is used least.
+    /// a choice, of those the one whose window is used least, and of equals the one whose turn it is.
     pub(super) fn choose_path(&self, now: Duration, avoid: Option<u8>) -> Option<u8> {
         let usable = || {
             let all = self.paths.iter().enumerate();
@@ -166,7 +170,10 @@ impl Device {
         let any_up = usable().any(|(_, path)| path.state == PathState::Up);
         usable()
             .filter(|(_, path)| (path.state == PathState::Up) == any_up && path.has_room())
-            .min_by_key(|&(at, path)| (Some(at as u8) == avoid, path.load()))
+            .min_by_key(|&(at, path)| {
+                let turn = (at as u8).wrapping_sub(self.turn) % PATHS_MAX as u8;
+                (Some(at as u8) == avoid, path.load(), turn)
+            })
             .map(|(at, _)| at as u8)
     }
 

@@ -35,10 +35,17 @@ pub(super) struct Query {
 
 impl Initiator {
     /// Asks for all devices on all ports; replies of those that are not open come as
-    /// [`Event::Seen`](super::Event::Seen). Does nothing unless the initiator discovers.
-    pub fn discover(&mut self) {
-        if self.discovers {
-            self.query_all_ports(Address::ALL);
+    /// [`Event::Seen`](super::Event::Seen). Open devices that are not found or silent are looked for at once, too. Does
+    /// nothing unless the initiator discovers.
+    pub fn discover(&mut self, now: Duration) {
+        if !self.discovers {
+            return;
+        }
+        self.query_all_ports(Address::ALL);
+        for device in self.devices.iter_mut().filter(|device| device.open) {
+            if device.silent || device.identity.is_none() {
+                device.next_query = now;
+            }
         }
     }
 
@@ -165,6 +172,12 @@ impl Initiator {
     /// A config reply or beacon of an open device.
     fn device_told(&mut self, now: Duration, at: u16, port: PortId, header: &Header, info: &ConfigInfo<'_>) {
         let known = self.devices[at as usize].find_path(port, header.src);
+        if known.is_some_and(|known| self.path(at, known).is_refused(now)) {
+            return;
+        }
+        // First, so that a new path's window starts below the right cap.
+        self.devices[at as usize].buffer_count = info.buffer_count;
+        self.apply_limit(at);
         let Some(path_index) = known.or_else(|| self.add_path(now, at, port, header.src)) else {
             self.counters.paths_dropped += 1;
             return;
@@ -181,14 +194,9 @@ impl Initiator {
             path.rtt.sample(rtt);
         }
         let state = path.state;
-        if let PathState::Refused { until } = state {
-            if now < until {
-                return;
-            }
+        if matches!(state, PathState::Refused { .. }) {
             path.state = PathState::Unproven;
         }
-        self.devices[at as usize].buffer_count = info.buffer_count;
-        self.apply_limit(at);
         let restarted = beacon && known.is_some() && self.heard_beacon(now, at);
         let device = &self.devices[at as usize];
         let unproven = !matches!(state, PathState::Up | PathState::Down);
@@ -378,8 +386,7 @@ impl Initiator {
             while let Some(index) = next {
                 next = list.after(&self.frames, index);
                 let frame = &self.frames[index];
-                let ours = !frame.is_ghost();
-                if ours && self.requests[frame.request].owner.pinned().is_none() {
+                if !frame.is_ghost() && !frame.pinned {
                     self.resend(index);
                 }
             }

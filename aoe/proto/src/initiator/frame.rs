@@ -154,6 +154,8 @@ pub(super) struct Frame {
     pub(super) send_number: u64,
     /// When the last copy left that had another tag, before the frame was split into smaller ones.
     pub(super) orphan_sent: Option<Duration>,
+    /// Whether it belongs, or belonged, to an internal request, which must use its path.
+    pub(super) pinned: bool,
     /// Whether it holds a credit of the device.
     pub(super) credit: bool,
     links: [Links; 2],
@@ -177,6 +179,7 @@ impl Frame {
             deadline: Duration::ZERO,
             send_number: 0,
             orphan_sent: None,
+            pinned: false,
             credit: false,
             links: [Links::OFF; 2],
         }
@@ -194,6 +197,12 @@ impl Frame {
     /// Whether it is a read or a write, so that it can be split.
     pub(super) fn has_data(&self) -> bool {
         self.is_write() || matches!(self.ata.opcode, Opcode::READ_SECTORS | Opcode::READ_SECTORS_EXT)
+    }
+
+    /// When the last copy left, those from before a split included.
+    pub(super) fn last_copy_sent(&self) -> Option<Duration> {
+        let sent = (self.copies > 0).then_some(self.last_sent);
+        sent.max(self.orphan_sent)
     }
 
     /// Bytes of data.

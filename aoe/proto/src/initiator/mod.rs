@@ -24,7 +24,8 @@
 //! - All copies of a frame are the same bytes behind the Ethernet addresses, tag included. A tag is not used again
 //!   while it is outstanding, nor within a frame's lifetime.
 //! - Frames in flight to a device never exceed its buffer count, those on a path never its window. Frames that are
-//!   sent again obey the windows too. The one exception: IDENTIFY that proves a path when nothing else gets through.
+//!   sent again obey the windows too. The exceptions are internal: one IDENTIFY or read per path that proves it ignores
+//!   the path's window, and once it timed out, or where nothing else gets through, goes without a credit.
 //!
 //! Bounds: [`REQUESTS_MAX`], [`FRAMES_MAX`], [`DEVICES_MAX`], [`PATHS_MAX`], [`CLOSED_MAX`], [`QUERIES_MAX`],
 //! [`SEEN_MAX`]. Everything is allocated by [`Initiator::new`] and [`Initiator::open`]; requests allocate nothing.
@@ -184,7 +185,8 @@ impl Initiator {
             || tunables.fixed_window() != self.tunables.fixed_window();
         self.tunables = tunables;
         for at in 0..self.devices.len() as u16 {
-            if !self.devices[at as usize].open {
+            let device = &self.devices[at as usize];
+            if !device.open || device.paths.is_empty() {
                 continue;
             }
             self.apply_limit(at);
@@ -381,9 +383,6 @@ impl Initiator {
     fn apply_limit(&mut self, at: u16) {
         let maxout = self.tunables.maxout();
         let device = &mut self.devices[at as usize];
-        if device.buffer_count == 0 && device.identity.is_none() && device.paths.is_empty() {
-            return;
-        }
         let limit = u32::from(device.buffer_count).clamp(1, maxout.max(1));
         for path in &mut device.paths {
             congestion::Congestion::set_cap(&mut path.control, limit);

@@ -24,6 +24,9 @@ use crate::wire::MacAddr;
 /// Most paths per device; a further one takes the place of one that is down, or is ignored.
 pub const PATHS_MAX: usize = 32;
 
+// Turns among paths are counted in a byte.
+const _: () = assert!(PATHS_MAX.is_power_of_two() && PATHS_MAX < 256);
+
 /// First pause of a path whose target says "device unavailable" when there is no other path; doubles up to
 /// `aoe_rto_max`.
 const HOLD_FIRST: Duration = Duration::from_millis(50);
@@ -137,6 +140,11 @@ impl Path {
     /// Whether requests may use it now, as far as its window lets them.
     pub(super) fn is_usable(&self, now: Duration) -> bool {
         self.is_open() && !self.is_held(now)
+    }
+
+    /// Whether another device was at the end lately.
+    pub(super) fn is_refused(&self, now: Duration) -> bool {
+        matches!(self.state, PathState::Refused { until } if now < until)
     }
 
     pub(super) fn is_held(&self, now: Duration) -> bool {

@@ -92,7 +92,6 @@ impl Initiator {
         }
         let (offset, len) = (self.frames[index].byte_offset(), self.frames[index].len());
         let data = if is_read { &data[..len] } else { &[] };
-        self.counters.bytes_read += data.len() as u64;
         self.close_behind_reply(now, index);
         self.free_frame(index);
         match owner {
@@ -108,6 +107,7 @@ impl Initiator {
         }
         self.device_answered(now, at);
         let id = owner.id()?;
+        self.counters.bytes_read += data.len() as u64;
         is_read.then_some(Arrived { id, offset, data })
     }
 
@@ -143,9 +143,9 @@ impl Initiator {
     fn close_behind_reply(&mut self, now: Duration, index: u32) {
         let frame = &self.frames[index];
         let dedupes = self.devices[frame.device as usize].dedupes();
-        if frame.orphan_sent.is_some() || frame.copies > 1 && !dedupes {
-            self.close_behind(now, index);
-        }
+        let sent_again = frame.copies > 1 && !dedupes;
+        let sent = sent_again.then_some(frame.last_sent);
+        self.close_behind(now, index, sent.max(frame.orphan_sent));
     }
 
     /// A reply reports that a frame's command failed: so does its request.
@@ -153,9 +153,9 @@ impl Initiator {
         let frame = &self.frames[index];
         let (at, request) = (frame.device, frame.request);
         // Where repeated requests are recognised, one that was answered is done with.
-        if frame.orphan_sent.is_some() || !self.devices[at as usize].dedupes() {
-            self.close_behind(now, index);
-        }
+        let dedupes = self.devices[at as usize].dedupes();
+        let sent = (!dedupes).then_some(frame.last_sent);
+        self.close_behind(now, index, sent.max(frame.orphan_sent));
         self.free_frame(index);
         let owner = self.requests[request].owner;
         self.finish(now, request, status);

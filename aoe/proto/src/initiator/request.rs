@@ -121,7 +121,8 @@ impl Initiator {
     /// Ends a request: its frames under way become ghosts, those that wait are dropped, and the caller is told.
     pub(super) fn finish(&mut self, now: Duration, index: u32, status: Status) {
         while let Some(frame) = self.requests[index].frames.front() {
-            self.close_behind(now, frame);
+            let sent = self.frames[frame].last_copy_sent();
+            self.close_behind(now, frame, sent);
             if self.frames[frame].place == Place::Resend {
                 self.free_frame(frame);
             } else {
@@ -179,16 +180,12 @@ impl Initiator {
         self.completions.push_back(Completion { id, status });
     }
 
-    /// Closes the sectors of a write's frame that ends without a reply, or with one that leaves copies in the network.
-    pub(super) fn close_behind(&mut self, now: Duration, frame: u32) {
+    /// Closes the sectors of a write's frame of which a copy may still arrive: the last of those left at `sent`.
+    pub(super) fn close_behind(&mut self, now: Duration, frame: u32, sent: Option<Duration>) {
         let frame = &self.frames[frame];
-        let sent = (frame.copies > 0).then_some(frame.last_sent);
-        let Some(sent) = sent.max(frame.orphan_sent) else {
+        let Some(sent) = sent.filter(|_| frame.is_write()) else {
             return;
         };
-        if !frame.is_write() {
-            return;
-        }
         let until = sent + self.tunables.frame_lifetime();
         if until > now {
             let closed = self.devices[frame.device as usize].closed;
@@ -204,23 +201,27 @@ impl Initiator {
         if request != NONE {
             self.requests[request].frames.remove(&mut self.frames, index);
         }
+        self.give_credit_back(index);
         let frame = self.frames.remove(index);
         self.tags.release(frame.tag);
-        if frame.credit {
-            let granted = self.devices[frame.device as usize].credits.give_back();
-            self.note_grant(granted);
-        }
         if core::mem::take(&mut self.starved) {
             self.wake_all();
         }
         self.wake(frame.device);
     }
 
+    fn give_credit_back(&mut self, index: u32) {
+        let frame = &mut self.frames[index];
+        if core::mem::take(&mut frame.credit) {
+            let granted = self.devices[frame.device as usize].credits.give_back();
+            self.note_grant(granted);
+        }
+    }
+
     /// Takes a frame off the list that it is on, so that it is neither under way nor waiting.
     pub(super) fn land(&mut self, index: u32) {
         let frame = &mut self.frames[index];
-        let pinned = frame.request != NONE && self.requests[frame.request].owner.pinned().is_some();
-        let (at, path) = (frame.device, frame.path);
+        let (at, path, pinned) = (frame.device, frame.path, frame.pinned);
         let place = core::mem::replace(&mut frame.place, Place::Nowhere);
         let device = &mut self.devices[at as usize];
         let frames = &mut self.frames;
@@ -235,7 +236,7 @@ impl Initiator {
                     _ => path.flying_slow.remove(frames, index),
                 }
                 path.in_flight -= 1;
-                device.in_flight -= 1;
+                device.in_flight -= u32::from(!pinned);
             }
         }
     }
@@ -246,11 +247,14 @@ impl Initiator {
         let frame = &mut self.frames[index];
         frame.place = Place::Resend;
         let at = frame.device;
-        let pinned = self.requests[frame.request].owner.pinned().is_some();
-        let device = &mut self.devices[at as usize];
-        match pinned {
-            true => device.resend_pinned.push_back(&mut self.frames, index),
-            false => device.resend.push_back(&mut self.frames, index),
+        if frame.pinned {
+            // Its path may be dead: the requests must not lack the credit meanwhile.
+            self.give_credit_back(index);
+            let device = &mut self.devices[at as usize];
+            device.resend_pinned.push_back(&mut self.frames, index);
+        } else {
+            let device = &mut self.devices[at as usize];
+            device.resend.push_back(&mut self.frames, index);
         }
         self.wake(at);
     }

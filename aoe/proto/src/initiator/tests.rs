@@ -1,1 +1,10 @@
-//! The initiator against a scripted target.
+//! The initiator against a scripted target, one rule per test, and against random histories.
+
+mod data;
+mod discovery;
+mod errors;
+mod harness;
+mod history;
+mod hold;
+mod paths;
+mod silence;

@@ -140,7 +140,8 @@ impl Initiator {
             Op::Read | Op::Write { .. } => cut_len(lba, state.sectors - state.cut, payload),
         };
         let ata = self.ata_request(at, state.op, lba, sectors);
-        let frame = Frame::new(request, at, ata, sectors, state.cut);
+        let mut frame = Frame::new(request, at, ata, sectors, state.cut);
+        frame.pinned = state.owner.pinned().is_some();
         let index = self.frames.insert(frame);
         let lifetime = self.tunables.frame_lifetime();
         match self.tags.allocate(now, lifetime, index) {
@@ -217,8 +218,7 @@ impl Initiator {
         let (op, lba) = (self.requests[request].op, self.frames[index].range().start);
         let sectors = whole.sectors;
         let first = cut_len(lba, u32::from(sectors), payload);
-        let sent = (whole.copies > 0).then_some(whole.last_sent);
-        let orphan_sent = sent.max(whole.orphan_sent);
+        let orphan_sent = whole.last_copy_sent();
         let lifetime = self.tunables.frame_lifetime();
         let rest_tag = self.tags.allocate(now, lifetime, index);
         let ata = self.ata_request(at, op, lba, first);
@@ -277,7 +277,7 @@ impl Initiator {
     fn send(&mut self, now: Duration, index: u32, path_index: u8) -> Transmit {
         self.land(index);
         let frame = &mut self.frames[index];
-        let (at, request) = (frame.device, frame.request);
+        let (at, request, pinned) = (frame.device, frame.request, frame.pinned);
         assert_ne!(request, NONE, "a ghost is not sent again");
         let bounds = self.tunables.rto_bounds();
         let device = &mut self.devices[at as usize];
@@ -305,7 +305,8 @@ impl Initiator {
         path.counters.retransmits += again;
         let list = if slow { &mut path.flying_slow } else { &mut path.flying };
         list.insert_sorted(&mut self.frames, index, |frame| frame.deadline);
-        device.in_flight += 1;
+        device.in_flight += u32::from(!pinned);
+        device.turn = path_index + 1;
         self.counters.frames_sent += 1;
         self.counters.retransmits += again;
         if again == 0 {

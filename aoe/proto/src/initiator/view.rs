@@ -80,7 +80,7 @@ impl<'a> DeviceView<'a> {
 
     /// Frames under way, over all paths of this initiator.
     pub fn outstanding(&self) -> u32 {
-        self.device.in_flight
+        self.device.paths.iter().map(|path| path.in_flight).sum()
     }
 
     /// Frames that may be under way, over all initiators.

@@ -1,0 +1,177 @@
+//! Several paths: sharing, failing over, coming back.
+
+use super::harness::*;
+use crate::initiator::*;
+use crate::wire::MacAddr;
+
+/// A device that is reached at two addresses over two ports: four paths.
+fn found_twice() -> (Host, DeviceId, Target) {
+    let mut target = Target::new(1 << 14);
+    target.buffer_count = 64;
+    let (mut host, device) = found(&mut target);
+    host.port(PORT_B, Some(9000));
+    for mac in [TARGET, TARGET_B] {
+        for port in [PORT, PORT_B] {
+            target.mac = mac;
+            let frame = target.beacon();
+            host.receive(port, &frame);
+            host.exchange(&mut target);
+        }
+    }
+    host.take_events();
+    (host, device, target)
+}
+
+/// Answers frames as if the target had all addresses, except over paths that `broken` names.
+fn answer(host: &mut Host, target: &mut Target, sent: &[Sent], broken: impl Fn(PortId, MacAddr) -> bool) {
+    for frame in sent {
+        let dst = frame.frame().header.dst;
+        if !broken(frame.port, dst) {
+            target.mac = if dst == MacAddr::BROADCAST { TARGET } else { dst };
+            host.answer(target, frame);
+        }
+    }
+}
+
+/// Runs for a time, answering after 1 ms.
+fn run(host: &mut Host, target: &mut Target, time: u64, broken: impl Fn(PortId, MacAddr) -> bool + Copy) {
+    for _ in 0..time {
+        let sent = host.advance(ms(1));
+        answer(host, target, &sent, broken);
+    }
+}
+
+fn states(host: &Host, device: DeviceId) -> Vec<(PortId, MacAddr, PathState)> {
+    let paths = host.initiator.device(device).expect("open").paths();
+    paths.map(|path| (path.port, path.mac, path.state)).collect()
+}
+
+#[test]
+fn frames_spread_over_paths() {
+    let (mut host, device, mut target) = found_twice();
+    assert_eq!(states(&host, device).len(), 4);
+    let id = host.read(device, 0, 1 << 13);
+    run(&mut host, &mut target, 400, |_, _| false);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    let sent: Vec<u64> = host.initiator.device(device).expect("open").paths().map(|path| path.counters.sent).collect();
+    assert_eq!(sent.len(), 4);
+    assert!(sent.iter().all(|sent| *sent > 90), "{sent:?}");
+}
+
+#[test]
+fn a_path_that_fails_is_left_and_comes_back_by_a_read() {
+    let (mut host, device, mut target) = found_twice();
+    let broken = |port: PortId, _: MacAddr| port == PORT_B;
+    for at in 0..300 {
+        host.write(device, at * 32, 32);
+        run(&mut host, &mut target, 5, broken);
+    }
+    run(&mut host, &mut target, 100, broken);
+    assert_eq!(host.completions.len(), 300, "everything goes over the other port");
+    let down: Vec<_> = states(&host, device).iter().map(|(port, _, state)| (*port, *state)).collect();
+    for (port, state) in down {
+        let expected = if port == PORT { PathState::Up } else { PathState::Down };
+        assert_eq!(state, expected, "{port:?}");
+    }
+    let events = host.take_events();
+    let downs = events.iter().filter(|event| matches!(event, Event::PathDown { port: PORT_B, .. }));
+    assert_eq!((downs.count(), events.len()), (2, 2), "{events:?}");
+    run(&mut host, &mut target, 2500, |_, _| false);
+    assert!(states(&host, device).iter().all(|(_, _, state)| *state == PathState::Up));
+    let events = host.take_events();
+    assert_eq!(events.len(), 2, "{events:?}");
+}
+
+#[test]
+fn a_port_that_vanishes_takes_its_frames_along_to_the_other() {
+    let (mut host, device, mut target) = found_twice();
+    let id = host.read(device, 0, 512);
+    let sent = host.sent();
+    assert!(sent.iter().any(|sent| sent.port == PORT_B));
+    host.port(PORT_B, None);
+    let again = host.sent();
+    assert!(again.iter().all(|sent| sent.port == PORT));
+    answer(&mut host, &mut target, &sent, |port, _| port == PORT_B);
+    answer(&mut host, &mut target, &again, |_, _| false);
+    run(&mut host, &mut target, 20, |_, _| false);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    assert_eq!(states(&host, device).len(), 2);
+    let view = host.initiator.device(device).expect("open");
+    assert!(view.paths().all(|path| path.counters.loss_epochs == 0), "nobody is to blame");
+    host.port(PORT_B, Some(9000));
+    run(&mut host, &mut target, 20, |_, _| false);
+    assert_eq!(states(&host, device).len(), 3, "the query found one of the addresses again");
+}
+
+#[test]
+fn a_target_that_moved_to_another_address_is_followed() {
+    let mut target = Target::new(2048);
+    let (mut host, device) = found(&mut target);
+    let id = host.write(device, 0, 4);
+    host.sent();
+    target.mac = TARGET_B;
+    host.advance_with(ms(4000), &mut target);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    let states = states(&host, device);
+    assert_eq!(states[0], (PORT, TARGET, PathState::Down));
+    assert_eq!(states[1], (PORT, TARGET_B, PathState::Up));
+}
+
+#[test]
+fn a_moved_target_is_found_though_all_credits_are_stuck() {
+    let mut target = Target::new(2048);
+    target.buffer_count = 1;
+    let credits = Arc::new(Credits::new());
+    let mut host = Host::new(Tunables::default());
+    let device = host.initiator.open(host.now, ADDRESS, credits.clone());
+    host.advance_with(ms(1), &mut target);
+    let id = host.write(device, 0, 4);
+    host.sent();
+    assert_eq!(credits.taken(), 1);
+    target.mac = TARGET_B;
+    host.advance_with(ms(4000), &mut target);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    assert_eq!(credits.taken(), 0, "the probe of the old path has none");
+}
+
+#[test]
+fn paths_are_bounded_and_useless_ones_make_room() {
+    let mut target = Target::new(2048);
+    let (mut host, device) = found(&mut target);
+    for at in 0..PATHS_MAX as u8 + 3 {
+        target.mac = MacAddr([2, 0, 0, 1, 0, at]);
+        host.receive(PORT, &target.beacon());
+        host.exchange(&mut target);
+    }
+    assert_eq!(states(&host, device).len(), PATHS_MAX);
+    assert_eq!(host.initiator.counters().paths_dropped, 4);
+    // The port goes and comes: all places are free again.
+    host.port(PORT, None);
+    assert_eq!(states(&host, device).len(), 0);
+    host.port(PORT, Some(9000));
+    host.advance_with(ms(10), &mut target);
+    assert_eq!(states(&host, device).len(), 1);
+    let id = host.read(device, 0, 1);
+    host.exchange(&mut target);
+    assert_eq!(host.status(id), Some(Status::Ok));
+}
+
+#[test]
+fn tunables_change_while_running() {
+    let (mut host, device, mut target) = found_twice();
+    let mut tunables = *host.initiator.tunables();
+    tunables.aoe_maxout = 8;
+    tunables.aoe_congestion = 1;
+    tunables.aoe_window = 3;
+    host.initiator.set_tunables(host.now, tunables).expect("in range");
+    host.read(device, 0, 1 << 13);
+    let sent = host.sent();
+    assert_eq!(sent.len(), 8);
+    let view = host.initiator.device(device).expect("open");
+    assert_eq!(view.limit(), 8);
+    assert!(view.paths().all(|path| path.cwnd == 3 && path.outstanding <= 3));
+    answer(&mut host, &mut target, &sent, |_, _| false);
+    let bad = Tunables { aoe_maxout: 0, ..tunables };
+    assert!(host.initiator.set_tunables(host.now, bad).is_err());
+    assert_eq!(*host.initiator.tunables(), tunables);
+}
