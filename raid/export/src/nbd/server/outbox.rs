@@ -14,8 +14,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use crate::nbd::proto::ReplyHead;
 use crate::nbd::session::{MAX_IN_FLIGHT, Session, Slot};
 
-/// Replies gathered into one call: 65 pieces, heads, data and handshake bytes, far below the system's limit of 1024.
-const GATHER: usize = 32;
+/// Pieces gathered into one call, heads and data: a plug's worth of replies without data. Far below the system's limit of 1024.
+const GATHER: usize = 64;
 
 struct Outgoing<B> {
     slot: Slot,
@@ -59,17 +59,22 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// # Errors
     /// `AGAIN` when the client takes no more for now, with something left to send; anything else when it is gone.
     pub(super) fn send_some(&mut self, socket: BorrowedFd<'_>, session: &mut Session) -> Result<usize, Errno> {
-        let mut pieces = [IoSlice::new(&[]); 2 * GATHER + 1];
-        pieces[0] = IoSlice::new(session.output());
-        let mut count = 1;
+        let mut pieces = [IoSlice::new(&[]); GATHER];
+        let mut count = 0;
+        // Handshake bytes have all left before the first reply is begun: while there are some, nothing is skipped.
         let mut skip = self.sent;
-        for reply in self.queue.iter().take(GATHER) {
-            for piece in [reply.head.as_bytes(), reply.data()] {
-                let cut = skip.min(piece.len());
-                skip -= cut;
-                pieces[count] = IoSlice::new(&piece[cut..]);
-                count += 1;
+        let replies = self.queue.iter().flat_map(|reply| [reply.head.as_bytes(), reply.data()]);
+        for piece in std::iter::once(session.output()).chain(replies) {
+            let cut = skip.min(piece.len());
+            skip -= cut;
+            if cut == piece.len() {
+                continue;
             }
+            if count == GATHER {
+                break;
+            }
+            pieces[count] = IoSlice::new(&piece[cut..]);
+            count += 1;
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let n = loop {
