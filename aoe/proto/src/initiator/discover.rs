@@ -231,7 +231,8 @@ impl Initiator {
             place = Some(useless);
         }
         let cap = self.devices[at as usize].credits.limit();
-        let path = Path::new(port, mac, cap, &self.tunables);
+        let path = Path::new(self.path_serial, port, mac, cap, &self.tunables);
+        self.path_serial += 1;
         let paths = &mut self.devices[at as usize].paths;
         let place = place?;
         if place == paths.len() {
@@ -278,8 +279,11 @@ impl Initiator {
             return;
         };
         if identify.logical_sector != SECTOR as u32 {
-            self.devices[at as usize].logical_sector = identify.logical_sector;
-            self.tell(at, pending::UNUSABLE);
+            let device = &mut self.devices[at as usize];
+            if device.logical_sector != identify.logical_sector {
+                device.logical_sector = identify.logical_sector;
+                self.tell(at, pending::UNUSABLE);
+            }
             self.not_proven(now, at, path_index);
             return;
         }
@@ -303,6 +307,7 @@ impl Initiator {
         device.durability = Device::judge_durability(&identify);
         device.identity = Some(identify);
         device.flush_worked = false;
+        device.logical_sector = identify.logical_sector;
         device.next_query = now + interval;
         self.tell(at, pending::FOUND);
     }

@@ -137,6 +137,10 @@ pub(super) struct Frame {
     pub(super) device: u16,
     /// The path of the last copy.
     pub(super) path: u8,
+    /// Its serial number: the place may have another path by now.
+    pub(super) path_serial: u64,
+    /// Whether copies went over different paths, so that a target may not see them as repetitions of each other.
+    pub(super) several_paths: bool,
     pub(super) place: Place,
     pub(super) tag: Tag,
     pub(super) ata: AtaRequest,
@@ -168,6 +172,8 @@ impl Frame {
             request,
             device,
             path: 0,
+            path_serial: 0,
+            several_paths: false,
             place: Place::Nowhere,
             tag: Tag::default(),
             ata,

@@ -20,7 +20,7 @@
 //! - A request that was taken completes exactly once.
 //! - At most one write per sector of a device is in flight. Sectors of a write that was sent more than once, or that
 //!   ended otherwise than by its reply, take no other write until `aoe_frame_lifetime` after its last copy left. A target
-//!   that recognises repeated requests is exempt, as long as it did answer.
+//!   that recognises repeated requests is exempt where it did answer and all copies went the same way.
 //! - All copies of a frame are the same bytes behind the Ethernet addresses, tag included. A tag is not used again
 //!   while it is outstanding, nor within a frame's lifetime.
 //! - Frames in flight to a device never exceed its buffer count, those on a path never its window. Frames that are
@@ -130,6 +130,8 @@ pub struct Initiator {
     /// Queries sent last, a ring.
     asked: [Option<(Tag, Duration)>; ASKED_MAX],
     asked_next: usize,
+    /// Serial number of the next path.
+    path_serial: u64,
     completions: VecDeque<Completion>,
     /// Devices that may have events, each at most once.
     eventful: VecDeque<u16>,
@@ -165,6 +167,7 @@ impl Initiator {
             queries: VecDeque::with_capacity(QUERIES_MAX),
             asked: [None; ASKED_MAX],
             asked_next: 0,
+            path_serial: 0,
             completions: VecDeque::with_capacity(REQUESTS_MAX),
             eventful: VecDeque::with_capacity(DEVICES_MAX),
             seen: VecDeque::with_capacity(SEEN_MAX),

@@ -50,6 +50,8 @@ pub enum PathState {
 }
 
 pub(super) struct Path {
+    /// Tells it from others that had the same place before or after.
+    pub(super) serial: u64,
     pub(super) port: PortId,
     pub(super) mac: MacAddr,
     pub(super) state: PathState,
@@ -102,8 +104,9 @@ pub struct PathCounters {
 }
 
 impl Path {
-    pub(super) fn new(port: PortId, mac: MacAddr, cap: u32, tunables: &Tunables) -> Path {
+    pub(super) fn new(serial: u64, port: PortId, mac: MacAddr, cap: u32, tunables: &Tunables) -> Path {
         Path {
+            serial,
             port,
             mac,
             state: PathState::Unproven,
@@ -201,7 +204,7 @@ mod tests {
     use super::*;
 
     fn path() -> Path {
-        let mut path = Path::new(PortId(0), MacAddr([2; 6]), 64, &Tunables::default());
+        let mut path = Path::new(0, PortId(0), MacAddr([2; 6]), 64, &Tunables::default());
         path.state = PathState::Up;
         path.target_sectors = 17;
         path

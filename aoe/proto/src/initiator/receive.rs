@@ -126,6 +126,9 @@ impl Initiator {
         let sent_once = frame.copies == 1;
         let (at, path_index) = (frame.device, frame.path);
         let path = &mut self.devices[at as usize].paths[path_index as usize];
+        if path.serial != frame.path_serial {
+            return;
+        }
         path.on_reply();
         if frame.place != Place::FlyingSlow && sent_once {
             path.rtt.sample(now.saturating_sub(frame.last_sent));
@@ -139,12 +142,18 @@ impl Initiator {
         }
     }
 
+    /// Whether the target will know a late copy of this answered frame for what it is: a shelf of ours that saw all
+    /// copies come the same way.
+    fn late_copies_are_harmless(&self, index: u32) -> bool {
+        let frame = &self.frames[index];
+        self.devices[frame.device as usize].dedupes() && !frame.several_paths
+    }
+
     /// Closes the sectors of an answered write that has, or may have, another copy in the network.
     fn close_behind_reply(&mut self, now: Duration, index: u32) {
         let frame = &self.frames[index];
-        let dedupes = self.devices[frame.device as usize].dedupes();
-        let sent_again = frame.copies > 1 && !dedupes;
-        let sent = sent_again.then_some(frame.last_sent);
+        let again = frame.copies > 1 && !self.late_copies_are_harmless(index);
+        let sent = again.then_some(frame.last_sent);
         self.close_behind(now, index, sent.max(frame.orphan_sent));
     }
 
@@ -152,9 +161,7 @@ impl Initiator {
     fn end_frame_with_error(&mut self, now: Duration, index: u32, status: Status) {
         let frame = &self.frames[index];
         let (at, request) = (frame.device, frame.request);
-        // Where repeated requests are recognised, one that was answered is done with.
-        let dedupes = self.devices[at as usize].dedupes();
-        let sent = (!dedupes).then_some(frame.last_sent);
+        let sent = (!self.late_copies_are_harmless(index)).then_some(frame.last_sent);
         self.close_behind(now, index, sent.max(frame.orphan_sent));
         self.free_frame(index);
         let owner = self.requests[request].owner;

@@ -288,7 +288,9 @@ impl Initiator {
             let doubled = self.tunables.rto_flush().saturating_mul(1 << frame.copies.min(16));
             rto = rto.max(doubled.min(bounds.max.max(self.tunables.rto_flush())));
         }
+        frame.several_paths |= frame.copies > 0 && frame.path_serial != path.serial;
         frame.path = path_index;
+        frame.path_serial = path.serial;
         frame.copies += 1;
         if frame.copies == 1 {
             frame.first_sent = now;

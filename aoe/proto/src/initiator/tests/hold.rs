@@ -148,6 +148,26 @@ fn a_shelf_that_recognises_repetitions_is_exempt() {
 }
 
 #[test]
+fn copies_over_different_paths_are_not_exempt() {
+    let mut target = Target::ours(2048);
+    let (mut host, device) = found(&mut target);
+    host.port(PORT_B, Some(9000));
+    host.receive(PORT_B, &target.beacon());
+    // The queries on the new port, too.
+    host.advance_with(ms(1), &mut target);
+    let id = host.write(device, 10, 4);
+    let first = host.sent();
+    let again = host.advance(ms(10));
+    assert_eq!((first.len(), again.len()), (1, 1));
+    assert_ne!(first[0].port, again[0].port, "the other path is tried");
+    assert_eq!(first[0].bytes[12..], again[0].bytes[12..], "the same bytes behind the addresses");
+    host.answer(&mut target, &again[0]);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    let until = host.initiator.closed_until(host.now, ADDRESS, Lba(10), 4);
+    assert_eq!(until, Some(host.now + ms(1000)));
+}
+
+#[test]
 fn a_cancelled_write_may_still_be_executed_but_not_after_a_newer_one() {
     let mut target = Target::new(2048);
     let (mut host, device) = found(&mut target);
