@@ -19,3 +19,6 @@ pub mod slab;
 mod sync;
 pub mod tunables;
 pub mod worker;
+
+/// The units of the public handle, for front ends.
+pub use raid_core::units;
