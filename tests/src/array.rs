@@ -42,35 +42,14 @@ impl<'a> Spec<'a> {
     /// An array over local files and block devices, or `mem:`.
     pub fn local<S: AsRef<Path>>(members: impl IntoIterator<Item = S>) -> Self {
         SWEEP.call_once(sweep);
-        let name = format!(
-            "{}{}-{}",
-            netns::PREFIX,
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        let members = members
-            .into_iter()
-            .map(|path| path.as_ref().display().to_string())
-            .collect();
-        Self {
-            name,
-            netns: None,
-            interfaces: Vec::new(),
-            members,
-        }
+        let name = format!("{}{}-{}", netns::PREFIX, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let members = members.into_iter().map(|path| path.as_ref().display().to_string()).collect();
+        Self { name, netns: None, interfaces: Vec::new(), members }
     }
 
     /// An array over AoE devices found on `interface` of `netns`.
-    pub fn aoe<S: AsRef<Path>>(
-        netns: &'a NetNs,
-        interface: &str,
-        members: impl IntoIterator<Item = S>,
-    ) -> Self {
-        Self {
-            netns: Some(netns),
-            interfaces: vec![interface.to_owned()],
-            ..Self::local(members)
-        }
+    pub fn aoe<S: AsRef<Path>>(netns: &'a NetNs, interface: &str, members: impl IntoIterator<Item = S>) -> Self {
+        Self { netns: Some(netns), interfaces: vec![interface.to_owned()], ..Self::local(members) }
     }
 
     /// The same array with other members: one left out, or one in another place.
@@ -95,9 +74,7 @@ impl<'a> Spec<'a> {
     }
 
     fn interface_args(&self) -> impl Iterator<Item = &str> {
-        self.interfaces
-            .iter()
-            .flat_map(|interface| ["-i", interface.as_str()])
+        self.interfaces.iter().flat_map(|interface| ["-i", interface.as_str()])
     }
 
     /// Writes the superblocks of a RAID5 over all members.
@@ -131,19 +108,13 @@ impl<'a> Spec<'a> {
         let socket = dir.path().join("nbd.sock");
         let proc = self.spawn(&socket, extra);
         proc.wait_for_line(READY, START_LIMIT);
-        Running {
-            proc,
-            name: self.name.clone(),
-            socket,
-            _dir: dir,
-        }
+        Running { proc, name: self.name.clone(), socket, _dir: dir }
     }
 
     /// Tries to assemble, expecting a refusal; returns how that ended.
     pub fn run_refused(&self, extra: &[&str]) -> Finished {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        self.spawn(&dir.path().join("nbd.sock"), extra)
-            .finish(START_LIMIT)
+        self.spawn(&dir.path().join("nbd.sock"), extra).finish(START_LIMIT)
     }
 }
 
@@ -155,9 +126,7 @@ fn sweep() {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let stem = name.to_str().and_then(|n| n.split('.').next());
-        let dead = stem
-            .and_then(netns::owner)
-            .is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        let dead = stem.and_then(netns::owner).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
         if dead {
             // Another test process may sweep the same socket at the same time.
             let _gone = std::fs::remove_file(entry.path());
@@ -185,10 +154,7 @@ impl Running {
     }
 
     fn command(&self, command: &str, args: &[&str]) -> Finished {
-        binary::etherraid(command)
-            .arg(&self.name)
-            .args(args)
-            .finish(COMMAND_LIMIT)
+        binary::etherraid(command).arg(&self.name).args(args).finish(COMMAND_LIMIT)
     }
 
     /// What `detail --json` says.
@@ -211,11 +177,7 @@ impl Running {
         });
         match found {
             Ok(detail) => detail,
-            Err(text) => panic!(
-                "{text}; last detail: {}\n{}",
-                last.unwrap_or_default(),
-                self.proc.tail()
-            ),
+            Err(text) => panic!("{text}; last detail: {}\n{}", last.unwrap_or_default(), self.proc.tail()),
         }
     }
 

@@ -27,10 +27,7 @@ fn locate(named: Option<PathBuf>, test: &Path) -> Result<PathBuf, String> {
     if let Some(path) = named {
         return match path.is_file() {
             true => Ok(path),
-            false => Err(format!(
-                "{OVERRIDE} names {}, which is no file",
-                path.display()
-            )),
+            false => Err(format!("{OVERRIDE} names {}, which is no file", path.display())),
         };
     }
     // target/PROFILE/deps/TEST, and target/PROFILE/etherraid.

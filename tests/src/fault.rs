@@ -23,21 +23,12 @@ pub struct Faults {
 impl Faults {
     /// What our shelf must stand, thanks to its duplicate cache.
     pub fn for_our_shelf(seed: u64) -> Self {
-        Self {
-            loss: 0.02,
-            dup: 0.01,
-            dup_delay_ms: 20,
-            reorder: 0.01,
-            seed,
-        }
+        Self { loss: 0.02, dup: 0.01, dup_delay_ms: 20, reorder: 0.01, seed }
     }
 
     /// The same towards vblade: each copy directly follows its original.
     pub fn for_vblade(seed: u64) -> Self {
-        Self {
-            dup_delay_ms: 0,
-            ..Self::for_our_shelf(seed)
-        }
+        Self { dup_delay_ms: 0, ..Self::for_our_shelf(seed) }
     }
 }
 
@@ -57,14 +48,7 @@ mod tests {
 
     #[test]
     fn written_as_the_option_takes_it() {
-        assert_eq!(
-            Faults::for_our_shelf(7).to_string(),
-            "loss=0.02,dup=0.01,dup_delay_ms=20,reorder=0.01,seed=7"
-        );
-        assert!(
-            Faults::for_vblade(7)
-                .to_string()
-                .contains("dup_delay_ms=0,")
-        );
+        assert_eq!(Faults::for_our_shelf(7).to_string(), "loss=0.02,dup=0.01,dup_delay_ms=20,reorder=0.01,seed=7");
+        assert!(Faults::for_vblade(7).to_string().contains("dup_delay_ms=0,"));
     }
 }

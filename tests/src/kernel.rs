@@ -18,7 +18,8 @@ const DEFAULT_DIR: &str = "/var/tmp/etherraid-kernel";
 const RELEASE: &str = "trixie";
 /// Release that the kernel comes from: older ones fail on CPUs with a large register state.
 const KERNEL_RELEASE: &str = "sid";
-const PACKAGES: &str = "kmod,mdadm,aoetools,vblade,fio,nbd-client,iproute2,ethtool,busybox-static,udev,e2fsprogs,xfsprogs,libnbd-bin";
+const PACKAGES: &str =
+    "kmod,mdadm,aoetools,vblade,fio,nbd-client,iproute2,ethtool,busybox-static,udev,e2fsprogs,xfsprogs,libnbd-bin";
 const SETUP_LIMIT: Duration = Duration::from_secs(15 * 60);
 const KERNEL: &str = "/usr/bin/linux.uml";
 /// What comes before the script's exit status in the output.
@@ -44,21 +45,14 @@ pub fn ensure() -> anyhow::Result<()> {
     if ready.exists() {
         return Ok(());
     }
-    ensure!(
-        crate::skip::find_program("debootstrap").is_some(),
-        "debootstrap is not installed"
-    );
+    ensure!(crate::skip::find_program("debootstrap").is_some(), "debootstrap is not installed");
     let mirror = mirror()?;
     if root().exists() {
         std::fs::remove_dir_all(root())?;
     }
     step(
         Cmd::new("debootstrap")
-            .args([
-                "--variant=minbase",
-                &format!("--include={PACKAGES}"),
-                RELEASE,
-            ])
+            .args(["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE])
             .arg(root())
             .arg(&mirror),
     )?;
@@ -70,23 +64,14 @@ pub fn ensure() -> anyhow::Result<()> {
 /// The Debian mirror that this machine's apt uses.
 fn mirror() -> anyhow::Result<String> {
     let text = Cmd::new("apt-get")
-        .args([
-            "indextargets",
-            "--format",
-            "$(ORIGIN)|$(LABEL)|$(REPO_URI)",
-            "Created-By: Packages",
-        ])
+        .args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages"])
         .finish(SETUP_LIMIT)
         .stdout;
-    pick_mirror(&text)
-        .map(str::to_owned)
-        .context("apt's sources name no Debian mirror")
+    pick_mirror(&text).map(str::to_owned).context("apt's sources name no Debian mirror")
 }
 
 fn pick_mirror(targets: &str) -> Option<&str> {
-    targets
-        .lines()
-        .find_map(|line| line.strip_prefix("Debian|Debian|"))
+    targets.lines().find_map(|line| line.strip_prefix("Debian|Debian|"))
 }
 
 /// Downloads the kernel's package with apt, from a sources list of its own, and unpacks it into the root.
@@ -95,10 +80,7 @@ fn unpack_kernel(mirror: &str) -> anyhow::Result<()> {
     let at = |name: &str| apt.path().join(name).display().to_string();
     std::fs::create_dir_all(at("lists/partial"))?;
     std::fs::create_dir_all(at("cache/archives/partial"))?;
-    std::fs::write(
-        at("sources.list"),
-        format!("deb {mirror} {KERNEL_RELEASE} main\n"),
-    )?;
+    std::fs::write(at("sources.list"), format!("deb {mirror} {KERNEL_RELEASE} main\n"))?;
     let options = [
         format!("Dir::Etc::SourceList={}", at("sources.list")),
         "Dir::Etc::SourceParts=-".to_owned(),
@@ -124,10 +106,7 @@ fn unpack_kernel(mirror: &str) -> anyhow::Result<()> {
     let package = std::fs::read_dir(archives)?
         .flatten()
         .map(|entry| entry.path())
-        .find(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("user-mode-linux_"))
-        })
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("user-mode-linux_")))
         .context("apt downloaded no user-mode-linux")?;
     step(Cmd::new("dpkg").arg("-x").arg(package).arg(root()))?;
     link_modules()
@@ -151,10 +130,7 @@ fn step(cmd: Cmd) -> anyhow::Result<()> {
     let done = cmd.finish(SETUP_LIMIT);
     if !done.status.success() {
         let mut lines = done.stdout.lines().chain(done.stderr.lines());
-        bail!(
-            "set-up failed: {}",
-            lines.next_back().unwrap_or("no output")
-        );
+        bail!("set-up failed: {}", lines.next_back().unwrap_or("no output"));
     }
     Ok(())
 }
@@ -184,12 +160,7 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     /// A script with disks and no network.
     pub fn new(script: &'a str, disks: &'a [&'a Path]) -> Self {
-        Self {
-            script,
-            disks,
-            net: None,
-            limit: Duration::from_secs(100),
-        }
+        Self { script, disks, net: None, limit: Duration::from_secs(100) }
     }
 }
 
@@ -224,14 +195,7 @@ pub fn run(job: &Job<'_>) -> anyhow::Result<Outcome> {
     }
     std::fs::create_dir_all(root().join("job"))?;
     let mut cmd = Cmd::new("unshare")
-        .args([
-            "-m",
-            "--propagation",
-            "private",
-            "sh",
-            "-ec",
-            MOUNT_AND_BOOT,
-        ])
+        .args(["-m", "--propagation", "private", "sh", "-ec", MOUNT_AND_BOOT])
         .arg(root())
         .arg(work.path())
         .arg(job.disks.len().to_string());
@@ -239,9 +203,7 @@ pub fn run(job: &Job<'_>) -> anyhow::Result<Outcome> {
         cmd = cmd.arg(std::fs::canonicalize(disk)?);
     }
     let cmd = cmd.arg(KERNEL).args(kernel_arguments(job));
-    let done = cmd
-        .maybe_netns(job.net.as_ref().map(|net| net.netns))
-        .finish(job.limit);
+    let done = cmd.maybe_netns(job.net.as_ref().map(|net| net.netns)).finish(job.limit);
     Ok(outcome(&done))
 }
 
@@ -275,16 +237,9 @@ fn init_script(job: &Job<'_>) -> String {
 fn kernel_arguments(job: &Job<'_>) -> Vec<String> {
     let fixed = "mem=768M root=none rootfstype=hostfs rootflags=/ rw init=/job/init con=null con0=null,fd:1 ssl=null quiet seccomp=on";
     let mut arguments: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
-    arguments.extend(
-        (1..)
-            .zip(job.disks)
-            .map(|(n, _)| format!("ubd{n}=/job/disk{n}")),
-    );
+    arguments.extend((1..).zip(job.disks).map(|(n, _)| format!("ubd{n}=/job/disk{n}")));
     if let Some(net) = &job.net {
-        arguments.push(format!(
-            "vec0:transport=raw,ifname={},depth=128,gro=0,mtu={}",
-            net.interface, net.mtu
-        ));
+        arguments.push(format!("vec0:transport=raw,ifname={},depth=128,gro=0,mtu={}", net.interface, net.mtu));
     }
     arguments
 }
@@ -296,10 +251,7 @@ fn outcome(done: &Finished) -> Outcome {
         .filter_map(|line| line.split_once(STATUS_MARK))
         .filter_map(|(_, number)| number.trim().parse().ok())
         .next_back();
-    Outcome {
-        status,
-        output: format!("{}{}", done.stdout, done.stderr),
-    }
+    Outcome { status, output: format!("{}{}", done.stdout, done.stderr) }
 }
 
 #[cfg(test)]

@@ -27,10 +27,7 @@ pub struct Examined(String);
 
 /// Runs `mdadm -E`; panics unless it accepts the member.
 pub fn examine(member: &Path) -> Examined {
-    let text = Cmd::new("mdadm")
-        .arg("-E")
-        .arg(member)
-        .ok(Duration::from_secs(20));
+    let text = Cmd::new("mdadm").arg("-E").arg(member).ok(Duration::from_secs(20));
     assert!(text.contains("Magic : a92b4efc"), "{text}");
     Examined(text)
 }
@@ -95,18 +92,11 @@ pub fn parity_is_right(members: &[&Path], offset: u64, len: u64) -> Result<(), S
         let piece = PIECE.min(usize::try_from(offset + len - at).unwrap_or(PIECE));
         sum[..piece].fill(0);
         for file in &files {
-            file.read_exact_at(&mut one[..piece], at)
-                .map_err(|e| e.to_string())?;
-            sum[..piece]
-                .iter_mut()
-                .zip(&one[..piece])
-                .for_each(|(s, o)| *s ^= o);
+            file.read_exact_at(&mut one[..piece], at).map_err(|e| e.to_string())?;
+            sum[..piece].iter_mut().zip(&one[..piece]).for_each(|(s, o)| *s ^= o);
         }
         if let Some(wrong) = sum[..piece].iter().position(|&byte| byte != 0) {
-            return Err(format!(
-                "members do not XOR to zero at byte {}",
-                at + wrong as u64
-            ));
+            return Err(format!("members do not XOR to zero at byte {}", at + wrong as u64));
         }
         at += piece as u64;
     }
@@ -116,11 +106,7 @@ pub fn parity_is_right(members: &[&Path], offset: u64, len: u64) -> Result<(), S
 /// Checks parity over all that the array uses, with offset and size as mdadm reads them from the first member.
 pub fn parity_of_array_is_right(members: &[&Path]) -> Result<(), String> {
     let first = examine(members[0]);
-    parity_is_right(
-        members,
-        first.data_offset_sectors() * 512,
-        first.used_sectors() * 512,
-    )
+    parity_is_right(members, first.data_offset_sectors() * 512, first.used_sectors() * 512)
 }
 
 /// Whether two files hold the same `len` bytes; `Err` tells the first difference.
@@ -132,8 +118,7 @@ pub fn same_bytes(a: &Path, b: &Path, len: u64) -> Result<(), String> {
     while at < len {
         let piece = PIECE.min(usize::try_from(len - at).unwrap_or(PIECE));
         for (file, buf) in [(&mut a, &mut x), (&mut b, &mut y)] {
-            file.read_exact(&mut buf[..piece])
-                .map_err(|e| format!("at {at}: {e}"))?;
+            file.read_exact(&mut buf[..piece]).map_err(|e| format!("at {at}: {e}"))?;
         }
         if let Some(wrong) = (0..piece).find(|&i| x[i] != y[i]) {
             return Err(format!("first difference at byte {}", at + wrong as u64));
@@ -177,11 +162,7 @@ mod tests {
         assert_eq!(parity_is_right(&members, 0, 8192), Ok(()));
         p[5000] ^= 1;
         std::fs::write(&paths[2], &p).unwrap();
-        assert!(
-            parity_is_right(&members, 0, 8192)
-                .unwrap_err()
-                .ends_with("byte 5000")
-        );
+        assert!(parity_is_right(&members, 0, 8192).unwrap_err().ends_with("byte 5000"));
         assert_eq!(parity_is_right(&members, 0, 5000), Ok(()));
         assert!(parity_is_right(&members, 0, 8193).is_err());
     }

@@ -47,10 +47,7 @@ pub fn fio_randwrite_verify(socket: &Path, bs: &str, offset: u64, size: u64) -> 
 
 /// Copies a file to the start of the export, with a flush at the end.
 pub fn nbdcopy_in(file: &Path, socket: &Path) -> Cmd {
-    Cmd::new("nbdcopy")
-        .arg("--flush")
-        .arg(file)
-        .arg(uri(socket))
+    Cmd::new("nbdcopy").arg("--flush").arg(file).arg(uri(socket))
 }
 
 /// Copies the whole export to a file.
@@ -72,11 +69,7 @@ pub fn qemu_io(socket: &Path, commands: &[&str]) {
 
 /// A stand-in for our server in the harness's own tests: qemu-nbd over a raw file.
 pub fn qemu_nbd(file: &Path, socket: &Path) -> Proc {
-    let proc = Cmd::new("qemu-nbd")
-        .args(["-f", "raw", "-t", "-e", "4", "-k"])
-        .arg(socket)
-        .arg(file)
-        .spawn();
+    let proc = Cmd::new("qemu-nbd").args(["-f", "raw", "-t", "-e", "4", "-k"]).arg(socket).arg(file).spawn();
     crate::wait::until("qemu-nbd's socket", Duration::from_secs(20), || {
         std::os::unix::net::UnixStream::connect(socket).ok()
     });

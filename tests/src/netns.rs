@@ -25,10 +25,7 @@ pub struct NetNs {
 
 impl NetNs {
     /// Makes an empty namespace, with IPv6 off so that no frame but the test's own is on its links.
-    #[expect(
-        clippy::new_without_default,
-        reason = "it changes the machine; a default would hide that"
-    )]
+    #[expect(clippy::new_without_default, reason = "it changes the machine; a default would hide that")]
     pub fn new() -> Self {
         SWEEP.call_once(|| sweep(Path::new(NETNS_DIR), remove));
         let name = unique_name();
@@ -78,9 +75,7 @@ impl NetNs {
 
     /// Makes a switch port slow and shallow: `mbit` Mbit/s towards the host, and a queue of `queue_bytes`.
     pub fn shape(&self, port: &str, mbit: u32, queue_bytes: u32) {
-        self.sh(&format!(
-            "tc qdisc replace dev {port} root tbf rate {mbit}mbit burst 64kb limit {queue_bytes}"
-        ));
+        self.sh(&format!("tc qdisc replace dev {port} root tbf rate {mbit}mbit burst 64kb limit {queue_bytes}"));
     }
 
     /// Pulls (`false`) or plugs (`true`) the cable of an interface.

@@ -18,10 +18,7 @@ pub fn mix(seed: u64) -> u64 {
 
 /// Fills `buf` with the data of `seed` at byte `offset`, a multiple of 8; so does its length.
 pub fn fill(seed: u64, offset: u64, buf: &mut [u8]) {
-    assert!(
-        offset.is_multiple_of(8) && buf.len().is_multiple_of(8),
-        "pattern words are 8 bytes"
-    );
+    assert!(offset.is_multiple_of(8) && buf.len().is_multiple_of(8), "pattern words are 8 bytes");
     let key = mix(seed);
     for (word, place) in buf.chunks_exact_mut(8).zip(offset / 8..) {
         word.copy_from_slice(&mix(key ^ place).to_le_bytes());
@@ -76,11 +73,7 @@ mod tests {
         assert_eq!(&whole[512..1024], bytes(5, 512, 512));
         assert_ne!(whole, bytes(6, 0, 4096));
         // Neighbouring seeds share no word.
-        assert!(
-            whole
-                .chunks(8)
-                .all(|w| !bytes(6, 0, 4096).chunks(8).any(|v| v == w))
-        );
+        assert!(whole.chunks(8).all(|w| !bytes(6, 0, 4096).chunks(8).any(|v| v == w)));
     }
 
     #[test]
@@ -88,16 +81,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         image(&path, 1, 3 * PIECE as u64 + 8).unwrap();
-        assert_eq!(
-            std::fs::read(&path).unwrap(),
-            bytes(1, 0, 3 * PIECE + 8),
-            "an image is one pattern"
-        );
+        assert_eq!(std::fs::read(&path).unwrap(), bytes(1, 0, 3 * PIECE + 8), "an image is one pattern");
         std::fs::write(&path, "abc").unwrap();
-        assert_eq!(
-            sha256(&path).unwrap(),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(sha256(&path).unwrap(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         blank(&path, 4096).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), vec![0; 4096]);
     }

@@ -40,11 +40,7 @@ impl Cmd {
         let found = program.to_str().and_then(crate::skip::find_program);
         let mut command = Command::new(found.as_deref().map_or(program, |path| path.as_os_str()));
         command.stdin(Stdio::null());
-        Self {
-            command,
-            netns: None,
-            text: program.to_string_lossy().into_owned(),
-        }
+        Self { command, netns: None, text: program.to_string_lossy().into_owned() }
     }
 
     /// Adds an argument.
@@ -118,11 +114,7 @@ impl Cmd {
         if let Some(pipe) = child.stderr.take() {
             read_lines(pipe, Stream::Err, Arc::clone(&log));
         }
-        Proc {
-            child,
-            log,
-            text: self.text,
-        }
+        Proc { child, log, text: self.text }
     }
 
     /// Runs it to its end. Panics with its output when it is not done within `limit`.
@@ -157,20 +149,12 @@ struct Log {
 
 impl Log {
     fn new(open: usize) -> Self {
-        let state = Mutex::new(LogState {
-            open,
-            ..LogState::default()
-        });
-        Self {
-            state,
-            changed: Condvar::new(),
-        }
+        let state = Mutex::new(LogState { open, ..LogState::default() });
+        Self { state, changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, LogState> {
-        self.state
-            .lock()
-            .expect("a thread that holds the log never panics")
+        self.state.lock().expect("a thread that holds the log never panics")
     }
 
     fn push(&self, stream: Stream, line: String) {
@@ -188,11 +172,7 @@ impl Log {
     }
 
     /// Waits until `look` returns a value or `deadline` is past.
-    fn wait<T>(
-        &self,
-        deadline: Instant,
-        mut look: impl FnMut(&LogState) -> Option<T>,
-    ) -> Option<T> {
+    fn wait<T>(&self, deadline: Instant, mut look: impl FnMut(&LogState) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
         loop {
             if let Some(value) = look(&state) {
@@ -202,11 +182,7 @@ impl Log {
             if left.is_zero() {
                 return None;
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .expect("a thread that holds the log never panics")
-                .0;
+            state = self.changed.wait_timeout(state, left).expect("a thread that holds the log never panics").0;
         }
     }
 }
@@ -254,16 +230,8 @@ impl Proc {
         });
         match found {
             Some(Some(line)) => line,
-            Some(None) => panic!(
-                "`{}` ended without a line with {needle:?}\n{}",
-                self.text,
-                self.tail()
-            ),
-            None => panic!(
-                "`{}`: no line with {needle:?} within {limit:?}\n{}",
-                self.text,
-                self.tail()
-            ),
+            Some(None) => panic!("`{}` ended without a line with {needle:?}\n{}", self.text, self.tail()),
+            None => panic!("`{}`: no line with {needle:?} within {limit:?}\n{}", self.text, self.tail()),
         }
     }
 
@@ -279,8 +247,8 @@ impl Proc {
         if let Some(status) = self.try_wait() {
             return Some(status);
         }
-        let fd = rustix::process::pidfd_open(self.rustix_pid(), PidfdFlags::empty())
-            .expect("an unreaped child has a pidfd");
+        let fd =
+            rustix::process::pidfd_open(self.rustix_pid(), PidfdFlags::empty()).expect("an unreaped child has a pidfd");
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).expect("test time limits fit a timespec");
@@ -297,9 +265,7 @@ impl Proc {
     }
 
     fn try_wait(&mut self) -> Option<ExitStatus> {
-        self.child
-            .try_wait()
-            .expect("a child of ours can be waited for")
+        self.child.try_wait().expect("a child of ours can be waited for")
     }
 
     /// Whether it still runs (stopped counts as running).
@@ -310,16 +276,10 @@ impl Proc {
     /// Waits for its end and returns all of its output. Panics with the output after `limit`.
     pub fn finish(mut self, limit: Duration) -> Finished {
         let Some(status) = self.wait(limit) else {
-            panic!(
-                "`{}` still runs after {limit:?}\n{}",
-                self.text,
-                self.tail()
-            );
+            panic!("`{}` still runs after {limit:?}\n{}", self.text, self.tail());
         };
         let grace = Instant::now() + OUTPUT_GRACE;
-        let _all_read = self
-            .log
-            .wait(grace, |state| (state.open == 0).then_some(()));
+        let _all_read = self.log.wait(grace, |state| (state.open == 0).then_some(()));
         Finished {
             status,
             stdout: self.collect(Stream::Out),
@@ -342,12 +302,10 @@ impl Proc {
     pub fn tail(&self) -> String {
         let state = self.log.lock();
         let from = state.lines.len().saturating_sub(TAIL_LINES);
-        let lines = state.lines[from..]
-            .iter()
-            .map(|(stream, line)| match stream {
-                Stream::Out => format!("  | {line}\n"),
-                Stream::Err => format!("  ! {line}\n"),
-            });
+        let lines = state.lines[from..].iter().map(|(stream, line)| match stream {
+            Stream::Out => format!("  | {line}\n"),
+            Stream::Err => format!("  ! {line}\n"),
+        });
         format!("output of `{}`:\n{}", self.text, lines.collect::<String>())
     }
 }
@@ -378,28 +336,13 @@ pub struct Finished {
 impl Finished {
     /// What it printed to stdout. Panics with its output unless it ended with status 0.
     pub fn ok(self) -> String {
-        assert!(
-            self.status.success(),
-            "`{}` failed: {}\n{}{}",
-            self.text,
-            self.status,
-            self.stdout,
-            self.stderr
-        );
+        assert!(self.status.success(), "`{}` failed: {}\n{}{}", self.text, self.status, self.stdout, self.stderr);
         self.stdout
     }
 
     /// What it printed to stderr. Panics unless it ended with this exit code.
     pub fn fails_with(self, code: i32) -> String {
-        assert_eq!(
-            self.status.code(),
-            Some(code),
-            "`{}`: {}\n{}{}",
-            self.text,
-            self.status,
-            self.stdout,
-            self.stderr
-        );
+        assert_eq!(self.status.code(), Some(code), "`{}`: {}\n{}{}", self.text, self.status, self.stdout, self.stderr);
         self.stderr
     }
 }

@@ -20,21 +20,11 @@ pub struct Shelf {
 
 impl Shelf {
     /// Serves each file as e`shelf`.N on `interface`, N from 0, and waits until all are ready.
-    pub fn start(
-        netns: &NetNs,
-        interface: &str,
-        shelf: u16,
-        files: &[PathBuf],
-        faults: Option<Faults>,
-    ) -> Self {
-        let mut cmd = binary::etherraid("shelf")
-            .netns(netns)
-            .args(["-i", interface]);
+    pub fn start(netns: &NetNs, interface: &str, shelf: u16, files: &[PathBuf], faults: Option<Faults>) -> Self {
+        let mut cmd = binary::etherraid("shelf").netns(netns).args(["-i", interface]);
         let mut members = Vec::new();
         for (slot, file) in files.iter().enumerate() {
-            cmd = cmd
-                .arg("-d")
-                .arg(format!("{shelf}.{slot}={}", file.display()));
+            cmd = cmd.arg("-d").arg(format!("{shelf}.{slot}={}", file.display()));
             members.push(format!("e{shelf}.{slot}"));
         }
         if let Some(faults) = faults {

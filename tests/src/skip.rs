@@ -40,12 +40,8 @@ pub fn missing(needs: &[Need]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Need::Root => (!is_root()).then(|| "needs root".to_owned()),
         Need::Netns => missing_netns(),
-        Need::Kernel => crate::kernel::ensure()
-            .err()
-            .map(|e| format!("no kernel to run as a process: {e:#}")),
-        Need::Program(name) => {
-            (find_program(name).is_none()).then(|| format!("{name} is not installed"))
-        }
+        Need::Kernel => crate::kernel::ensure().err().map(|e| format!("no kernel to run as a process: {e:#}")),
+        Need::Program(name) => (find_program(name).is_none()).then(|| format!("{name} is not installed")),
     })
 }
 
@@ -66,9 +62,7 @@ fn missing_netns() -> Option<String> {
     if find_program("ip").is_none() {
         return Some("iproute2 is not installed".to_owned());
     }
-    let tried = Cmd::new("unshare")
-        .args(["-n", "true"])
-        .finish(Duration::from_secs(10));
+    let tried = Cmd::new("unshare").args(["-n", "true"]).finish(Duration::from_secs(10));
     (!tried.status.success()).then(|| "this root may not make network namespaces".to_owned())
 }
 
@@ -94,14 +88,8 @@ mod tests {
     fn programs_are_found_or_named() {
         assert!(find_program("sh").is_some());
         assert_eq!(missing(&[Need::Program("sh")]), None);
-        let why = missing(&[
-            Need::Program("sh"),
-            Need::Program("no-such-program-anywhere"),
-        ]);
-        assert_eq!(
-            why.as_deref(),
-            Some("no-such-program-anywhere is not installed")
-        );
+        let why = missing(&[Need::Program("sh"), Need::Program("no-such-program-anywhere")]);
+        assert_eq!(why.as_deref(), Some("no-such-program-anywhere is not installed"));
     }
 
     #[test]

@@ -9,11 +9,7 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Calls `look` until it returns a value, and returns that; `Err(what)` after `limit`.
-pub fn try_until<T>(
-    what: &str,
-    limit: Duration,
-    mut look: impl FnMut() -> Option<T>,
-) -> Result<T, String> {
+pub fn try_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Result<T, String> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = look() {

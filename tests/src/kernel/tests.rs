@@ -37,7 +37,8 @@ fn its_md_assembles_its_own_array() {
     let dir = tempfile::tempdir().unwrap();
     let array = fixtures::md_array("r5-ls-64k-v12", dir.path()).unwrap();
     let disks: Vec<&Path> = array.members.iter().map(PathBuf::as_path).collect();
-    let script = "modprobe raid456; mdadm -A /dev/md0 --readonly /dev/ubdb /dev/ubdc /dev/ubdd /dev/ubde && sha256sum /dev/md0";
+    let script =
+        "modprobe raid456; mdadm -A /dev/md0 --readonly /dev/ubdb /dev/ubdc /dev/ubdd /dev/ubde && sha256sum /dev/md0";
     let output = run(&Job::new(script, &disks)).unwrap().ok();
     assert!(output.contains(&array.sha256), "{output}");
 }
@@ -52,14 +53,7 @@ fn its_aoe_driver_finds_a_vblade() {
     netns.veth("host", "disks", 9000);
     let _vblade = crate::vblade::Vblade::start(&netns, "disks", 20, 0, &disk);
     let script = "modprobe aoe; for i in $(seq 100); do [ -b /dev/etherd/e20.0 ] && break; echo > /dev/etherd/discover; sleep 0.1; done; sha256sum /dev/etherd/e20.0";
-    let job = Job {
-        net: Some(Net {
-            netns: &netns,
-            interface: "host",
-            mtu: 9000,
-        }),
-        ..Job::new(script, &[])
-    };
+    let job = Job { net: Some(Net { netns: &netns, interface: "host", mtu: 9000 }), ..Job::new(script, &[]) };
     let output = run(&job).unwrap().ok();
     let digest = pattern::sha256(&disk).unwrap();
     assert!(output.contains(&digest), "{output}");

@@ -50,12 +50,7 @@ impl Client {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
-        let mut client = Self {
-            stream,
-            size: 0,
-            flags: 0,
-            next_cookie: 1,
-        };
+        let mut client = Self { stream, size: 0, flags: 0, next_cookie: 1 };
         client.negotiate()?;
         Ok(client)
     }
@@ -113,14 +108,7 @@ impl Client {
         self.flags
     }
 
-    fn send(
-        &mut self,
-        command: u16,
-        flags: u16,
-        offset: u64,
-        len: u32,
-        data: &[u8],
-    ) -> io::Result<u64> {
+    fn send(&mut self, command: u16, flags: u16, offset: u64, len: u32, data: &[u8]) -> io::Result<u64> {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         let mut request = Vec::with_capacity(28 + data.len());
@@ -149,15 +137,8 @@ impl Client {
     /// Waits for the next answer to a write or flush.
     pub fn answer(&mut self) -> io::Result<Answer> {
         let head: [u8; 16] = self.take()?;
-        expect(
-            be32(&head).into(),
-            SIMPLE_REPLY_MAGIC.into(),
-            "simple reply magic",
-        )?;
-        Ok(Answer {
-            cookie: be64(&head[8..]),
-            error: be32(&head[4..]),
-        })
+        expect(be32(&head).into(), SIMPLE_REPLY_MAGIC.into(), "simple reply magic")?;
+        Ok(Answer { cookie: be64(&head[8..]), error: be32(&head[4..]) })
     }
 
     fn answered(&mut self, cookie: u64) -> io::Result<()> {
@@ -165,9 +146,7 @@ impl Client {
         expect(answer.cookie, cookie, "cookie of the only request")?;
         match answer.error {
             0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(
-                i32::try_from(error).unwrap_or(i32::MAX),
-            )),
+            error => Err(io::Error::from_raw_os_error(i32::try_from(error).unwrap_or(i32::MAX))),
         }
     }
 

@@ -18,12 +18,7 @@ fn serve() -> Served {
     let dir = tempfile::tempdir().unwrap();
     let (file, socket) = (dir.path().join("disk"), dir.path().join("sock"));
     pattern::blank(&file, SIZE).unwrap();
-    Served {
-        _proc: qemu_nbd(&file, &socket),
-        file,
-        socket,
-        dir,
-    }
+    Served { _proc: qemu_nbd(&file, &socket), file, socket, dir }
 }
 
 #[test]
@@ -41,9 +36,7 @@ fn our_client_writes_reads_and_counts_answers() {
     assert_eq!(client.read(4096, 8192).unwrap(), data);
     assert_eq!(client.read(65536, 8192).unwrap(), data);
 
-    let mut sent: Vec<u64> = (0..16)
-        .map(|i| client.send_write(i * 4096, &data[..4096], false).unwrap())
-        .collect();
+    let mut sent: Vec<u64> = (0..16).map(|i| client.send_write(i * 4096, &data[..4096], false).unwrap()).collect();
     sent.push(client.send_flush().unwrap());
     let mut answered: Vec<u64> = sent
         .iter()
@@ -55,10 +48,7 @@ fn our_client_writes_reads_and_counts_answers() {
         .collect();
     answered.sort_unstable();
     assert_eq!(answered, sent);
-    assert!(
-        client.write(SIZE, &data, false).is_err(),
-        "beyond the end must be refused"
-    );
+    assert!(client.write(SIZE, &data, false).is_err(), "beyond the end must be refused");
     client.disconnect().unwrap();
 }
 
@@ -98,21 +88,9 @@ fn fio_verifies_and_finds_a_wrong_byte() {
     for bs in ["4k", "60k", "1m"] {
         fio_randwrite_verify(&served.socket, bs, 1 << 20, 4 << 20).ok(LIMIT);
     }
-    let job = [
-        "--rw=write",
-        "--bs=4k",
-        "--size=64k",
-        "--verify=crc32c",
-        "--do_verify=0",
-    ];
+    let job = ["--rw=write", "--bs=4k", "--size=64k", "--verify=crc32c", "--do_verify=0"];
     fio(&served.socket, &job).ok(LIMIT);
-    let verify = [
-        "--rw=write",
-        "--bs=4k",
-        "--size=64k",
-        "--verify=crc32c",
-        "--verify_only=1",
-    ];
+    let verify = ["--rw=write", "--bs=4k", "--size=64k", "--verify=crc32c", "--verify_only=1"];
     fio(&served.socket, &verify).ok(LIMIT);
     let mut client = Client::connect(&served.socket).unwrap();
     client.write(8192, &[0; 512], false).unwrap();
@@ -124,15 +102,7 @@ fn fio_verifies_and_finds_a_wrong_byte() {
 fn qemu_io_passes_on_what_matches() {
     require!("qemu-nbd", "qemu-io");
     let served = serve();
-    qemu_io(
-        &served.socket,
-        &[
-            "write -P 0x5a 1536 70144",
-            "read -P 0x5a 1536 70144",
-            "read -P 0 0 1536",
-            "flush",
-        ],
-    );
+    qemu_io(&served.socket, &["write -P 0x5a 1536 70144", "read -P 0x5a 1536 70144", "read -P 0 0 1536", "flush"]);
 }
 
 #[test]

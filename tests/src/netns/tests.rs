@@ -57,10 +57,7 @@ fn cables_and_switch_carry_jumbo_frames() {
     assert_eq!(a.mac("h0").split(':').count(), 6);
 
     a.set_link("h0-sw", false);
-    let lost = Cmd::new("ping")
-        .args(["-c", "1", "-W", "1", "10.0.0.2"])
-        .netns(&a)
-        .finish(LIMIT);
+    let lost = Cmd::new("ping").args(["-c", "1", "-W", "1", "10.0.0.2"]).netns(&a).finish(LIMIT);
     assert!(!lost.status.success(), "{}", lost.stdout);
     a.set_link("h0-sw", true);
     a.sh("ping -c 1 -w 15 10.0.0.2");

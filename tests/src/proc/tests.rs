@@ -12,19 +12,14 @@ fn sh(script: &str) -> Cmd {
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state follows the name in parentheses; a zombie is not alive.
-    stat.rsplit(") ")
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[test]
 fn output_and_status_are_kept() {
     let done = sh("echo out; echo err >&2; exit 3").finish(SHORT);
     assert_eq!(done.status.code(), Some(3));
-    assert_eq!(
-        (done.stdout.as_str(), done.stderr.as_str()),
-        ("out\n", "err\n")
-    );
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!(done.fails_with(3), "err\n");
     assert_eq!(sh("echo fine").ok(SHORT), "fine\n");
 }
@@ -44,9 +39,7 @@ fn a_line_is_waited_for_while_it_runs() {
 #[test]
 #[should_panic(expected = "ended without a line")]
 fn a_process_that_ends_ends_the_wait() {
-    sh("echo other")
-        .spawn()
-        .wait_for_line("ready", Duration::from_secs(600));
+    sh("echo other").spawn().wait_for_line("ready", Duration::from_secs(600));
 }
 
 #[test]
@@ -63,8 +56,7 @@ fn a_missing_program_is_named() {
 
 #[test]
 fn signals_arrive_and_stopped_is_running() {
-    let mut proc =
-        sh("trap 'echo got it; exit 7' TERM; echo set; while :; do sleep 0.01; done").spawn();
+    let mut proc = sh("trap 'echo got it; exit 7' TERM; echo set; while :; do sleep 0.01; done").spawn();
     proc.wait_for_line("set", SHORT);
     proc.signal(Signal::STOP);
     assert!(proc.is_running());
@@ -95,16 +87,11 @@ fn a_child_dies_with_the_thread_that_spawned_it() {
     })
     .join()
     .unwrap();
-    wait::until("the child's death", SHORT, || {
-        (!is_alive(pid)).then_some(())
-    });
+    wait::until("the child's death", SHORT, || (!is_alive(pid)).then_some(()));
 }
 
 #[test]
 fn long_output_keeps_its_end() {
     let done = sh(&format!("seq {}", MAX_LINES + 10)).finish(Duration::from_secs(60));
-    assert_eq!(
-        done.stdout.lines().last(),
-        Some((MAX_LINES + 10).to_string().as_str())
-    );
+    assert_eq!(done.stdout.lines().last(), Some((MAX_LINES + 10).to_string().as_str()));
 }
