@@ -209,3 +209,19 @@ fn a_changed_mtu_is_followed() {
         assert_eq!(receive(&mut b, 1), [long]);
     });
 }
+
+#[test]
+fn frames_that_waited_too_long_are_dropped() {
+    in_namespace(1500, || {
+        let longest_wait = Some(Duration::from_millis(200));
+        let mut b = open_with(&PacketConfig { longest_wait, ..PacketConfig::new("ve1", Role::Shelf) });
+        let mut a = open("ve0", Role::Everything);
+        let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
+        let [old, new] = [1, 2].map(|tag| frame(dst, src, false, tag, 60));
+        a.send(&[FrameRef::whole(&old); 3]);
+        wait(&[], Some(Duration::from_millis(300)));
+        a.send(&[FrameRef::whole(&new)]);
+        assert_eq!(receive(&mut b, 1), [new]);
+        assert_eq!(b.counters().receive_stale, 3);
+    });
+}

@@ -374,3 +374,21 @@ fn boot_numbers_differ_from_start_to_start() {
     }
     assert_eq!(seen.len(), 8);
 }
+
+#[test]
+fn a_mask_from_the_configuration_holds_until_another_is_saved() {
+    let segment = Segment::new();
+    let devices = vec![device(0, AnyStore::new(MemoryStore::new(8)))];
+    let config = ServerConfig { mask: vec![mac(2)], ..config(devices) };
+    let link = segment.attach(mac(1), 9000).unwrap();
+    let handle = ShelfServer::spawn(config, vec![Box::new(link)]).unwrap();
+    let (mut listed, mut other) = (Station::new(&segment, 2), Station::new(&segment, 3));
+    let header = other.header(Address::new(7, 0), Command::CONFIG);
+    let mut frame = [0; 60];
+    ConfigInfo::request(CCmd::READ, b"").emit(&header, &mut frame);
+    other.send(&frame);
+    // Frames are answered in order: when the listed one has its answer, the other has been ignored.
+    assert_eq!(listed.config(Address::new(7, 0), CCmd::READ, b"", 1).len(), 1);
+    assert_eq!(handle.counters().devices[0].1.masked, 1);
+    assert_eq!(other.link.receive(&mut |_| panic!("an answer")), 0);
+}

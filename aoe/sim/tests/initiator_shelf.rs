@@ -135,6 +135,18 @@ fn a_target_that_stays_away_ends_every_request_once() {
     assert!(world.now >= Duration::from_secs(20) && world.now < Duration::from_secs(23), "{:?}", world.now);
 }
 
+#[test]
+fn damaged_frames_do_no_other_harm() {
+    for seed in seeds(3000, 30) {
+        let tunables = Tunables { aoe_deadsecs: 60, ..Tunables::default() };
+        let mut world = World::new(Shape { damaged: true, requests: 200, tunables, ..Shape::new(seed) });
+        world.network.set_all_faults(Faults { garble: Ppm::percent(5), loss: Ppm::percent(1), ..Faults::NONE });
+        world.run(|_| {});
+        assert_eq!(world.ended.values().sum::<u64>(), 200);
+        assert!(world.network.totals().garbled > 0);
+    }
+}
+
 /// Long delays both ways and quick retransmission, so that copies of writes arrive after newer writes could.
 fn stale(seed: u64, lifetime_ms: u64, ours: bool) -> World {
     let tunables = Tunables {

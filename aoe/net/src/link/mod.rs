@@ -81,6 +81,8 @@ pub struct LinkCounters {
     pub receive_dropped: u64,
     /// Frames that arrived longer than the MTU allows, and were dropped.
     pub receive_too_long: u64,
+    /// Frames that had waited too long in the receive queue, and were dropped.
+    pub receive_stale: u64,
     /// Times that the link went down.
     pub went_down: u64,
     /// Errors of the socket other than those above.

@@ -25,7 +25,7 @@ use aoe_proto::port::PortId;
 use aoe_proto::shelf::{
     AddDeviceError, BlockStore, DeviceConfig, DeviceCounters, DeviceState, Shelf, ShelfConfig, ShelfCounters,
 };
-use aoe_proto::wire::Address;
+use aoe_proto::wire::{Address, MacAddr};
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 use port::ServedPort;
@@ -53,6 +53,8 @@ pub struct ServedDevice {
 pub struct ServerConfig {
     /// The devices.
     pub devices: Vec<ServedDevice>,
+    /// Who is listened to, for devices with no mask list saved; empty for everyone.
+    pub mask: Vec<MacAddr>,
     /// Where config strings, masks and reservations are kept.
     pub state_dir: Option<PathBuf>,
     /// How long a frame can be under way.
@@ -69,6 +71,7 @@ impl ServerConfig {
     pub fn new(devices: Vec<ServedDevice>) -> ServerConfig {
         ServerConfig {
             devices,
+            mask: Vec::new(),
             state_dir: None,
             frame_lifetime: Duration::from_secs(1),
             settle: true,
@@ -192,11 +195,14 @@ impl ShelfServer {
             ..ShelfConfig::new(boot_number())
         });
         let mut configured = Vec::with_capacity(config.devices.len());
-        for ServedDevice { config, store } in config.devices {
-            let address = config.address;
-            let state = states.as_ref().map_or(Ok(DeviceState::default()), |states| states.load(address))?;
-            configured.push((address, config.buffer_count));
-            shelf.add_device(config, state, store).map_err(|source| ServerError::Device { address, source })?;
+        for ServedDevice { config: device, store } in config.devices {
+            let address = device.address;
+            let mut state = states.as_ref().map_or(Ok(DeviceState::default()), |states| states.load(address))?;
+            if state.mask.is_empty() {
+                state.mask.clone_from(&config.mask);
+            }
+            configured.push((address, device.buffer_count));
+            shelf.add_device(device, state, store).map_err(|source| ServerError::Device { address, source })?;
         }
         let shared = Arc::new(Shared {
             shelf: Mutex::new(shelf),

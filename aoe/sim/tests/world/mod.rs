@@ -40,6 +40,8 @@ pub(crate) struct Shape {
     /// Requests per worker.
     pub(crate) requests: u64,
     pub(crate) cancels: bool,
+    /// Frames may arrive damaged: nothing is promised but that each request ends once.
+    pub(crate) damaged: bool,
     pub(crate) tunables: Tunables,
     /// Frames stay under way for no longer than this; the shelf remembers twice as long.
     pub(crate) lifetime: Duration,
@@ -57,6 +59,7 @@ impl Shape {
             depth: 16,
             requests: 300,
             cancels: false,
+            damaged: false,
             tunables: Tunables { aoe_deadsecs: 0, ..Tunables::default() },
             lifetime: Duration::from_secs(1),
         }
@@ -198,7 +201,9 @@ impl World {
     pub(crate) fn check_device(&mut self) {
         self.step += 1;
         let (from, to) = (self.step, self.step + 1);
-        if let Err(what) = self.model.check(0, &self.target.store().0, from, to) {
+        if let Err(what) = self.model.check(0, &self.target.store().0, from, to)
+            && !self.shape.damaged
+        {
             self.fail(&format!("device at the end: {what}"));
         }
         if !self.network.totals().accounted(self.network.under_way()) {
@@ -351,6 +356,7 @@ impl World {
             Status::Cancelled => "cancelled",
             Status::Restarted => "restarted",
             Status::DeviceGone => "gone",
+            _ if self.shape.damaged => "failed",
             _ => self.fail(&format!("request {} ended with {status:?}", id.0)),
         };
         *self.ended.entry(name).or_default() += 1;
@@ -358,7 +364,7 @@ impl World {
         let (lba, sectors) = (request.lba, request.sectors);
         match request.op {
             Op::Write { .. } => self.model.ended(self.step, request.write, lba, sectors, status == Status::Ok),
-            Op::Read if status == Status::Ok => {
+            Op::Read if status == Status::Ok && !self.shape.damaged => {
                 if let Err(what) = self.model.check(lba, &request.buffer, request.submitted, self.step) {
                     self.fail(&format!("read {} of worker {index}: {what}", id.0));
                 }

@@ -16,6 +16,7 @@ use aoe_proto::port::PortInfo;
 use aoe_proto::wire::{ETHERTYPE, MacAddr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime};
 use sys::{Batch, Buffer, Interface, Received};
 
 /// Bytes that a frame may have beyond the MTU: the Ethernet header and a VLAN tag.
@@ -52,13 +53,16 @@ pub struct PacketConfig {
     pub send_buffer: usize,
     /// Skip the interface's queueing discipline when sending.
     pub qdisc_bypass: bool,
+    /// Drop frames that have waited longer than this in the receive queue. A shelf that was stopped for a while, or is slow, must not
+    /// execute requests that are older than a frame can be.
+    pub longest_wait: Option<Duration>,
     /// Open an interface that is set down and wait for it to come up, instead of failing. One that merely has no carrier is always
     /// waited for.
     pub allow_down: bool,
 }
 
 impl PacketConfig {
-    /// 16 MiB of buffer each way, no queueing discipline, an interface that is up.
+    /// 16 MiB of buffer each way, no queueing discipline, an interface that is up; a shelf's frames wait for a second at most.
     pub fn new(interface: &str, role: Role) -> PacketConfig {
         PacketConfig {
             interface: interface.to_owned(),
@@ -66,6 +70,7 @@ impl PacketConfig {
             receive_buffer: 16 << 20,
             send_buffer: 16 << 20,
             qdisc_bypass: true,
+            longest_wait: (role == Role::Shelf).then_some(Duration::from_secs(1)),
             allow_down: false,
         }
     }
@@ -118,6 +123,7 @@ pub struct PacketLink {
     /// Index of the interface that the socket is bound to; `None` when the socket must be bound anew.
     bound: Option<i32>,
     receive_buffer: usize,
+    longest_wait: Option<Duration>,
     slots: Slots,
     received: [Received; BATCH],
     batch: Batch,
@@ -147,6 +153,9 @@ impl PacketLink {
             sys::attach_filter(fd, &program).map_err(os("attaching a filter"))?;
         }
         sys::ignore_outgoing(fd).map_err(os("ignoring outgoing frames"))?;
+        if config.longest_wait.is_some() {
+            sys::stamp_arrivals(fd).map_err(os("asking for arrival times"))?;
+        }
         if config.qdisc_bypass {
             sys::bypass_qdisc(fd).map_err(os("bypassing the queueing discipline"))?;
         }
@@ -160,11 +169,18 @@ impl PacketLink {
             info: info(interface),
             bound: Some(interface.index),
             receive_buffer,
+            longest_wait: config.longest_wait,
             slots: Slots::new(BATCH, interface.mtu as usize + HEADER_MAX),
             received: [Received::default(); BATCH],
             batch: Batch::new(),
             counters: LinkCounters::default(),
         })
+    }
+
+    /// Frames that arrived before this have waited too long; since 1970.
+    fn oldest_arrival(&self) -> Option<Duration> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        now.checked_sub(self.longest_wait?)
     }
 
     fn went_down(&mut self) {
@@ -302,9 +318,14 @@ impl Link for PacketLink {
                 },
             }
         };
-        for (index, &Received { len, truncated }) in received[..count].iter().enumerate() {
+        let oldest = self.oldest_arrival();
+        for (index, &Received { len, truncated, arrived }) in received[..count].iter().enumerate() {
             if truncated {
                 self.counters.receive_too_long += 1;
+                continue;
+            }
+            if arrived < oldest && arrived.is_some() {
+                self.counters.receive_stale += 1;
                 continue;
             }
             self.counters.received += 1;

@@ -9,6 +9,8 @@ use std::ffi::CStr;
 use std::io::{self, Error};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
 
 /// What frames are padded with.
 static ZEROS: [u8; 65_536] = [0; 65_536];
@@ -60,6 +62,11 @@ pub(super) fn ignore_outgoing(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Makes sending skip the interface's queueing discipline.
 pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
+}
+
+/// Makes the kernel note when each frame arrived, for [`Batch::receive`] to tell.
+pub(super) fn stamp_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
 }
 
 /// A direction's socket buffer.
@@ -184,7 +191,12 @@ pub(super) struct Received {
     pub(super) len: usize,
     /// The frame was longer than the slot.
     pub(super) truncated: bool,
+    /// When it arrived, by the system's clock, since 1970; if [`stamp_arrivals`] was called.
+    pub(super) arrived: Option<Duration>,
 }
+
+/// Room for one control message with a time, aligned as control messages must be.
+type Control = [u64; 8];
 
 /// Scratch arrays for sending and receiving in batches.
 pub(super) struct Batch {
@@ -192,6 +204,7 @@ pub(super) struct Batch {
     pieces: Vec<libc::iovec>,
     /// Pieces of each frame.
     counts: [usize; BATCH],
+    controls: Vec<Control>,
 }
 
 // SAFETY: the pointers in the arrays are written and used within one call of `send` or `receive`; between calls nothing reads them.
@@ -201,7 +214,12 @@ impl Batch {
     pub(super) fn new() -> Batch {
         // SAFETY: all zeros is a valid value of this plain C structure.
         let message: libc::mmsghdr = unsafe { mem::zeroed() };
-        Batch { messages: vec![message; BATCH], pieces: Vec::with_capacity(8 * BATCH), counts: [0; BATCH] }
+        Batch {
+            messages: vec![message; BATCH],
+            pieces: Vec::with_capacity(8 * BATCH),
+            counts: [0; BATCH],
+            controls: vec![[0; 8]; BATCH],
+        }
     }
 
     /// Sends up to [`BATCH`] frames; the number that the kernel took, or the error of the first.
@@ -222,6 +240,8 @@ impl Batch {
         for (message, &count) in self.messages.iter_mut().zip(&self.counts[..frames.len()]) {
             message.msg_hdr.msg_iov = self.pieces[at..at + count].as_mut_ptr();
             message.msg_hdr.msg_iovlen = count as _;
+            message.msg_hdr.msg_control = ptr::null_mut();
+            message.msg_hdr.msg_controllen = 0;
             at += count;
         }
         let count = frames.len() as libc::c_uint;
@@ -244,19 +264,21 @@ impl Batch {
             let slot = slots.slot_mut(index);
             self.pieces.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() });
         }
-        for (message, piece) in self.messages.iter_mut().zip(&mut self.pieces) {
+        for ((message, piece), control) in self.messages.iter_mut().zip(&mut self.pieces).zip(&mut self.controls) {
             message.msg_hdr.msg_iov = piece;
             message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = control.as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = mem::size_of::<Control>() as _;
         }
-        // SAFETY: each header points at one iovec in `self.pieces`, that at a slot of its own with its length; the kernel writes
-        // into slots and headers during the call, while `slots` is borrowed mutably.
+        // SAFETY: each header points at one iovec in `self.pieces`, that at a slot of its own with its length, and at a control buffer
+        // of its own; the kernel writes into these and the headers during the call, while all are borrowed mutably.
         let rc = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
                 self.messages.as_mut_ptr(),
                 count as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
+                ptr::null_mut(),
             )
         };
         if rc < 0 {
@@ -264,9 +286,29 @@ impl Batch {
         }
         let arrived = rc as usize;
         for (message, received) in self.messages[..arrived].iter().zip(received) {
-            *received =
-                Received { len: message.msg_len as usize, truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 };
+            *received = Received {
+                len: message.msg_len as usize,
+                truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                arrived: arrival(&message.msg_hdr),
+            };
         }
         Ok(arrived)
     }
+}
+
+/// The time in a received message's first control message, if that is what it is.
+fn arrival(message: &libc::msghdr) -> Option<Duration> {
+    // SAFETY: the kernel has set the control length to that of the messages that it wrote to the buffer.
+    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if first.is_null() {
+        return None;
+    }
+    // SAFETY: not null: a whole header is in the buffer, which is aligned for it.
+    let header = unsafe { *first };
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+        return None;
+    }
+    // SAFETY: a message of this type carries a timespec; it need not be aligned.
+    let time = unsafe { ptr::read_unaligned(libc::CMSG_DATA(first).cast::<libc::timespec>()) };
+    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
