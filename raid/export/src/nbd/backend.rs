@@ -8,6 +8,7 @@
 //! - every submitted id is replied to exactly once, with the buffer that went in; an id is not used again before its reply;
 //! - at most [`MAX_IN_FLIGHT`](super::session::MAX_IN_FLIGHT) ids are outstanding per backend;
 //! - no request is larger than [`MAX_TRANSFER`] bytes nor reaches beyond the end of the export;
+//! - every buffer that [`Backend::alloc`] gave comes back: by [`Backend::submit`] on loan, and at last by [`Backend::free`];
 //! - the server drops a backend only after every reply has come back.
 
 use std::io;
@@ -69,12 +70,19 @@ pub trait Backend {
     /// A buffer in memory that the array can use without a copy.
     type Buf: AsRef<[u8]> + AsMut<[u8]>;
 
-    /// A buffer of at least `bytes` bytes, or `None` when there is no memory now. Called again later, after a reply or a moment:
+    /// A buffer of at least `bytes` bytes, or `None` while too much memory is in use. Called again later, after a reply or a moment:
     /// so with no buffer held by anyone, `alloc` must succeed for any size up to [`MAX_TRANSFER`].
     fn alloc(&mut self, bytes: usize) -> Option<Self::Buf>;
 
-    /// Queues a request under the plug. `buf` is present for reads and writes; it may be longer than the request, of which it then
-    /// holds the first `sectors * SECTOR_BYTES` bytes.
+    /// Takes a buffer back.
+    fn free(&mut self, buf: Self::Buf);
+
+    /// Whether a request of that many sectors may be submitted now. With nothing in flight it must be so for any request up to
+    /// [`MAX_TRANSFER`]; otherwise the server asks again after a reply.
+    fn has_room(&self, sectors: u32) -> bool;
+
+    /// Queues a request under the plug, after [`Backend::has_room`] said yes. `buf` is present for reads and writes; it may be longer
+    /// than the request, of which it then holds the first `sectors * SECTOR_BYTES` bytes.
     fn submit(&mut self, id: u64, op: Op, sector: u64, sectors: u32, buf: Option<Self::Buf>);
 
     /// Ends the plug: all that is queued goes to the array.
@@ -83,12 +91,15 @@ pub trait Backend {
     /// The next reply, if one has come.
     fn poll(&mut self) -> Option<Reply<Self::Buf>>;
 
-    /// Readable when [`Backend::poll`] may have something since the last [`Backend::clear_wake`].
+    /// Readable, between [`Backend::announce`] and [`Backend::awake`], when [`Backend::poll`] may have something.
     fn wake_fd(&self) -> BorrowedFd<'_>;
 
-    /// Makes [`Backend::wake_fd`] unreadable. A reply that comes after this call makes it readable again; so the caller clears
-    /// first and polls until `None` afterwards.
-    fn clear_wake(&mut self);
+    /// The caller is about to sleep on [`Backend::wake_fd`]; `false` when there is something to poll already, and then it does
+    /// not sleep. So the array wakes only those who sleep.
+    fn announce(&mut self) -> bool;
+
+    /// The caller is awake again, after an [`Backend::announce`] that said `true`.
+    fn awake(&mut self);
 }
 
 /// Opens backends; shared by all connections of a server.

@@ -1,6 +1,6 @@
 //! The NBD server: a Unix socket, an acceptor thread, and a thread per connection.
 //!
-//! Whoever runs an array owns a [`Server`]. Connections share nothing but the stop signal and a count of who waits for memory;
+//! Whoever runs an array owns a [`Server`]. Connections share nothing but the stop signal;
 //! each has its own [`Backend`](super::backend::Backend) and [`Session`](super::session::Session), so one that stalls,
 //! sends garbage or vanishes holds up no other.
 //!
@@ -34,8 +34,9 @@ pub use listener::{BindError, MAX_PATH_BYTES};
 pub const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to choose an export.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
-/// A client that holds buffers and moves no byte for this long is cut off if another connection waits for memory.
-pub const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// A client that owes us the rest of a payload, or does not take its replies, and moves no byte for this long is cut off:
+/// it holds memory. An idle client may stay for ever.
+pub const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take to read its last replies when the server stops.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -81,8 +82,6 @@ struct Shared {
     stop_fd: OwnedFd,
     /// Connections that have a thread.
     connections: AtomicUsize,
-    /// Connections that wait for a buffer.
-    starving: AtomicUsize,
 }
 
 impl Shared {
@@ -121,13 +120,8 @@ impl Server {
         let stop_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| StartError::Resources(errno.into()))?;
         let listener = Listener::bind(path)?;
-        let shared = Arc::new(Shared {
-            limits,
-            stopping: AtomicBool::new(false),
-            stop_fd,
-            connections: AtomicUsize::new(0),
-            starving: AtomicUsize::new(0),
-        });
+        let shared =
+            Arc::new(Shared { limits, stopping: AtomicBool::new(false), stop_fd, connections: AtomicUsize::new(0) });
         let acceptor = Acceptor { listener, shared: Arc::clone(&shared), backends, threads: Vec::new() };
         let thread = std::thread::Builder::new()
             .name("nbd-accept".into())

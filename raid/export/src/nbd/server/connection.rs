@@ -8,9 +8,9 @@
 //! Invariants: a submitted request is replied to before the thread ends, whatever the client does; a write is submitted only when its
 //! payload has come whole. A short read means that the socket is empty, so no call is spent on being told so.
 
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -45,7 +45,7 @@ enum Pause {
     PlugFull,
     /// The socket is empty.
     Empty,
-    /// No buffer for the next request.
+    /// No buffer, or no room in the array, for the next request.
     Starved,
     /// The session's bounds are reached, or it reads no more.
     Blocked,
@@ -59,6 +59,13 @@ struct Rest {
     fua: bool,
 }
 
+impl Rest {
+    /// Bytes of the next piece.
+    fn piece(self) -> u32 {
+        self.left.min(ZERO_PIECE)
+    }
+}
+
 pub(super) struct Connection<'a, B: Backend> {
     socket: OwnedFd,
     shared: &'a Shared,
@@ -67,10 +74,12 @@ pub(super) struct Connection<'a, B: Backend> {
     outbox: Outbox<B::Buf>,
     /// Buffer of the write whose payload is being read.
     incoming: Option<B::Buf>,
-    /// A read that waits for a buffer.
-    parked: Option<Request>,
+    /// The next request, whole, that waits for memory or for room in the array; a write with its buffer.
+    parked: Option<(Request, Option<B::Buf>)>,
     /// By slot.
     rests: Box<[Rest]>,
+    /// Requests whose next piece waits for room in the array.
+    waiting: VecDeque<Slot>,
     /// Requests submitted and not replied to.
     in_array: usize,
     plug_requests: u32,
@@ -81,8 +90,6 @@ pub(super) struct Connection<'a, B: Backend> {
     writable: bool,
     /// Nothing can be sent any more.
     lost: bool,
-    /// This connection is counted in `Shared::starving`.
-    starving: bool,
     stopping: bool,
     /// The socket was looked at once more after the last reply of a stop.
     drained: bool,
@@ -108,13 +115,13 @@ impl<'a, B: Backend> Connection<'a, B> {
             incoming: None,
             parked: None,
             rests: vec![Rest::default(); MAX_IN_FLIGHT].into_boxed_slice(),
+            waiting: VecDeque::with_capacity(MAX_IN_FLIGHT),
             in_array: 0,
             plug_requests: 0,
             plug_bytes: 0,
             readable: true,
             writable: true,
             lost: false,
-            starving: false,
             stopping: false,
             drained: false,
             moved: false,
@@ -133,7 +140,6 @@ impl<'a, B: Backend> Connection<'a, B> {
             self.send();
             let pause = self.read();
             self.unplug();
-            self.note_starving(pause == Pause::Starved);
             if self.is_finished(pause) {
                 break;
             }
@@ -147,7 +153,6 @@ impl<'a, B: Backend> Connection<'a, B> {
                 }
             }
         }
-        self.note_starving(false);
         match self.session.closing() {
             Some(reason @ (CloseReason::Disconnect | CloseReason::Abort | CloseReason::Stopped)) => {
                 tracing::debug!(%reason, "NBD connection ended");
@@ -163,7 +168,7 @@ impl<'a, B: Backend> Connection<'a, B> {
     }
 
     fn is_finished(&mut self, pause: Pause) -> bool {
-        if self.in_array > 0 || self.parked.is_some() || self.has_output() {
+        if self.in_array > 0 || self.parked.is_some() || !self.waiting.is_empty() || self.has_output() {
             return false;
         }
         if self.session.closing().is_some() {
@@ -191,10 +196,16 @@ impl<'a, B: Backend> Connection<'a, B> {
             self.in_array -= 1;
             let rest = self.rests[slot.index()];
             if result.is_ok() && rest.left > 0 && !self.lost {
-                self.submit_piece(slot);
+                self.waiting.push_back(slot);
             } else {
                 self.answer(slot, result, reply.buf);
             }
+        }
+        while let Some(slot) = self.waiting.front().copied()
+            && self.backend.has_room(self.rests[slot.index()].piece() / SECTOR_BYTES)
+        {
+            self.waiting.pop_front();
+            self.submit_piece(slot);
         }
     }
 
@@ -202,17 +213,28 @@ impl<'a, B: Backend> Connection<'a, B> {
         let (head, len) = self.session.reply(slot, result);
         if self.lost {
             self.session.release(slot);
-            return;
+            self.free(buf);
+        } else if len > 0 {
+            let buf = buf.expect("a read comes back with its buffer");
+            self.outbox.push(slot, head, Some((buf, len as usize)));
+        } else {
+            self.outbox.push(slot, head, None);
+            self.free(buf);
         }
-        let data = (len > 0).then(|| (buf.expect("a read comes back with its buffer"), len as usize));
-        self.outbox.push(slot, head, data);
+    }
+
+    fn free(&mut self, buf: Option<B::Buf>) {
+        if let Some(buf) = buf {
+            self.backend.free(buf);
+        }
     }
 
     /// Sends what the client takes.
     fn send(&mut self) {
         while self.writable && self.has_output() {
-            match self.outbox.send_some(self.socket.as_fd(), &mut self.session) {
-                Ok(_) => self.moved = true,
+            let free = |buf| self.backend.free(buf);
+            match self.outbox.send_some(self.socket.as_fd(), &mut self.session, free) {
+                Ok(()) => self.moved = true,
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(errno) => {
                     tracing::info!(error = %errno, "NBD client is gone");
@@ -226,25 +248,32 @@ impl<'a, B: Backend> Connection<'a, B> {
     fn lose(&mut self) {
         self.lost = true;
         self.end_of_stream();
-        self.outbox.clear(&mut self.session);
-        if let Some(request) = self.parked.take() {
-            self.answer(request.slot, Err(NbdError::Io), None);
+        self.outbox.clear(&mut self.session, |buf| self.backend.free(buf));
+        self.refuse_parked(NbdError::Io);
+        while let Some(slot) = self.waiting.pop_front() {
+            self.answer(slot, Err(NbdError::Io), None);
         }
     }
 
     fn end_of_stream(&mut self) {
         self.session.end_of_stream();
-        self.incoming = None;
+        let incoming = self.incoming.take();
+        self.free(incoming);
     }
 
     fn begin_stop(&mut self) {
         self.stopping = true;
         self.session.stop();
-        self.incoming = None;
-        if let Some(request) = self.parked.take() {
-            self.answer(request.slot, Err(NbdError::Shutdown), None);
-        }
+        let incoming = self.incoming.take();
+        self.free(incoming);
+        self.refuse_parked(NbdError::Shutdown);
         self.deadline = None;
+    }
+
+    fn refuse_parked(&mut self, error: NbdError) {
+        if let Some((request, buf)) = self.parked.take() {
+            self.answer(request.slot, Err(error), buf);
+        }
     }
 
     /// Reads and submits until something is in the way.
@@ -253,8 +282,8 @@ impl<'a, B: Backend> Connection<'a, B> {
             if self.plug_requests >= PLUG_REQUESTS || self.plug_bytes >= PLUG_BYTES {
                 return Pause::PlugFull;
             }
-            if let Some(request) = self.parked.take()
-                && !self.start(request)
+            if let Some((request, buf)) = self.parked.take()
+                && !self.start(request, buf)
             {
                 return Pause::Starved;
             }
@@ -270,7 +299,8 @@ impl<'a, B: Backend> Connection<'a, B> {
                     None => continue,
                 },
                 Event::Submit(request) => {
-                    if !self.start(request) {
+                    let payload = self.incoming.take();
+                    if !self.start(request, payload) {
                         return Pause::Starved;
                     }
                 }
@@ -334,35 +364,38 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
     }
 
-    /// Submits a request; a read for which there is no buffer is parked and `false` returned.
-    fn start(&mut self, request: Request) -> bool {
+    /// Submits a request, a write with its payload. One for which there is no buffer or room is parked, and `false` returned.
+    fn start(&mut self, request: Request, payload: Option<B::Buf>) -> bool {
         let Request { slot, command, offset, len, fua } = request;
-        self.rests[slot.index()] = Rest::default();
+        let rest = match command {
+            Command::Trim | Command::WriteZeroes => Rest { offset, left: len, fua },
+            _ => Rest::default(),
+        };
+        let size = if rest.left > 0 { rest.piece() } else { len };
+        if !self.waiting.is_empty() || !self.backend.has_room(size / SECTOR_BYTES) {
+            self.parked = Some((request, payload));
+            return false;
+        }
+        self.rests[slot.index()] = rest;
         match command {
             Command::Read => {
                 let Some(buf) = self.backend.alloc(len as usize) else {
-                    self.parked = Some(request);
+                    self.parked = Some((request, None));
                     return false;
                 };
                 self.submit(slot, Op::Read, offset, len, Some(buf));
             }
-            Command::Write => {
-                let buf = self.incoming.take().expect("a write is submitted when its payload has come");
-                self.submit(slot, Op::Write { fua }, offset, len, Some(buf));
-            }
+            Command::Write => self.submit(slot, Op::Write { fua }, offset, len, payload),
             Command::Flush => self.submit(slot, Op::Flush, 0, 0, None),
             // Reading zeroes after a TRIM is one of the outcomes that the protocol allows.
-            Command::Trim | Command::WriteZeroes => {
-                self.rests[slot.index()] = Rest { offset, left: len, fua };
-                self.submit_piece(slot);
-            }
+            Command::Trim | Command::WriteZeroes => self.submit_piece(slot),
         }
         true
     }
 
     fn submit_piece(&mut self, slot: Slot) {
         let rest = &mut self.rests[slot.index()];
-        let (offset, len, fua) = (rest.offset, rest.left.min(ZERO_PIECE), rest.fua);
+        let (offset, len, fua) = (rest.offset, rest.piece(), rest.fua);
         rest.offset += u64::from(len);
         rest.left -= len;
         self.submit(slot, Op::WriteZeroes { fua }, offset, len, None);
@@ -384,19 +417,11 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
     }
 
-    fn note_starving(&mut self, starving: bool) {
-        if starving != self.starving {
-            self.starving = starving;
-            if starving {
-                self.shared.starving.fetch_add(1, Ordering::AcqRel);
-            } else {
-                self.shared.starving.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
-
     /// Waits for the socket, the array, the stop, or the limit.
     fn wait(&mut self, pause: Pause, limit: Option<Duration>) {
+        if !self.backend.announce() {
+            return;
+        }
         let starved = (pause == Pause::Starved).then_some(STARVED_PAUSE);
         let timeout = limit.into_iter().chain(starved).min().map(timespec);
         let mut interest = PollFlags::empty();
@@ -413,17 +438,15 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
         // A socket that nothing is wanted of would tell of its hang-up again and again.
         let watched = if interest.is_empty() { 2 } else { 3 };
-        if rustix::event::poll(&mut fds[..watched], timeout.as_ref()).is_err() {
-            // Interrupted; the loop comes back here.
-            return;
+        // An interruption is a wake like any other: nothing is known then, and the loop comes back here.
+        let polled = rustix::event::poll(&mut fds[..watched], timeout.as_ref());
+        let [_, _, socket] = fds.map(|fd| fd.revents());
+        if polled.is_ok() {
+            let broken = PollFlags::HUP | PollFlags::ERR;
+            self.readable |= socket.intersects(PollFlags::IN | broken);
+            self.writable |= socket.intersects(PollFlags::OUT | broken);
         }
-        let [wake, _, socket] = fds.map(|fd| fd.revents());
-        let broken = PollFlags::HUP | PollFlags::ERR;
-        self.readable |= socket.intersects(PollFlags::IN | broken);
-        self.writable |= socket.intersects(PollFlags::OUT | broken);
-        if !wake.is_empty() {
-            self.backend.clear_wake();
-        }
+        self.backend.awake();
     }
 
     /// Holds buffers that only the client can free.
@@ -450,7 +473,7 @@ impl<'a, B: Backend> Connection<'a, B> {
             self.deadline = Some(now + self.shared.limits.stop_grace);
         }
         let late = self.deadline.is_some_and(|deadline| now >= deadline);
-        let stalled = holds && now - self.last_moved >= self.shared.limits.stall && self.others_starve();
+        let stalled = holds && now - self.last_moved >= self.shared.limits.stall;
         if late || stalled {
             tracing::warn!(late, stalled, "NBD client does not answer, cut off");
             self.lose();
@@ -458,10 +481,6 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
         let deadline = self.deadline.map(|deadline| deadline - now);
         deadline.into_iter().chain(holds.then_some(STALL_CHECK)).min()
-    }
-
-    fn others_starve(&self) -> bool {
-        self.shared.starving.load(Ordering::Acquire) > usize::from(self.starving)
     }
 }
 

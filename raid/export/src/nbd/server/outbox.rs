@@ -1,7 +1,7 @@
 //! Replies on their way to the client.
 //!
-//! Owned by a connection. Heads and data are gathered into one call; the data go out of the request's own buffer, which is dropped
-//! when the last byte has left. A reply holds its session slot until then, so the queue is never longer than
+//! Owned by a connection. Heads and data are gathered into one call; the data go out of the request's own buffer, which is given
+//! back when the last byte has left. A reply holds its session slot until then, so the queue is never longer than
 //! [`MAX_IN_FLIGHT`].
 
 use std::collections::VecDeque;
@@ -54,11 +54,17 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.queue.push_back(Outgoing { slot, head, data });
     }
 
-    /// Sends the session's handshake bytes and then the replies, as much as the client takes; returns the bytes sent.
+    /// Sends the session's handshake bytes and then the replies, as much as the client takes. Buffers that are done with go to
+    /// `free`.
     ///
     /// # Errors
     /// `AGAIN` when the client takes no more for now, with something left to send; anything else when it is gone.
-    pub(super) fn send_some(&mut self, socket: BorrowedFd<'_>, session: &mut Session) -> Result<usize, Errno> {
+    pub(super) fn send_some(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        session: &mut Session,
+        free: impl FnMut(B),
+    ) -> Result<(), Errno> {
         let mut pieces = [IoSlice::new(&[]); GATHER];
         let mut count = 0;
         // Handshake bytes have all left before the first reply is begun: while there are some, nothing is skipped.
@@ -83,11 +89,11 @@ impl<B: AsRef<[u8]>> Outbox<B> {
                 other => break other?,
             }
         };
-        self.sent_bytes(n, session);
-        Ok(n)
+        self.sent_bytes(n, session, free);
+        Ok(())
     }
 
-    fn sent_bytes(&mut self, n: usize, session: &mut Session) {
+    fn sent_bytes(&mut self, n: usize, session: &mut Session, mut free: impl FnMut(B)) {
         let handshake = n.min(session.output().len());
         session.output_sent(handshake);
         self.sent += n - handshake;
@@ -96,15 +102,17 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         {
             self.sent -= front.len();
             session.release(front.slot);
-            self.queue.pop_front();
+            let done = self.queue.pop_front();
+            done.and_then(|reply| reply.data).into_iter().for_each(|(buf, _)| free(buf));
         }
     }
 
     /// The client is gone: what is queued is forgotten.
-    pub(super) fn clear(&mut self, session: &mut Session) {
+    pub(super) fn clear(&mut self, session: &mut Session, mut free: impl FnMut(B)) {
         self.sent = 0;
         for reply in self.queue.drain(..) {
             session.release(reply.slot);
+            reply.data.into_iter().for_each(|(buf, _)| free(buf));
         }
     }
 }

@@ -22,15 +22,19 @@ pub(super) struct Pool {
     limit: AtomicUsize,
 }
 
-/// A buffer that counts itself out of the pool.
+/// A buffer; one that is dropped and not given back stays counted.
 pub(super) struct Buf {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
+    /// It was given back, not dropped.
+    back: bool,
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.pool.held.fetch_sub(self.bytes.len(), Ordering::SeqCst);
+        if self.back {
+            self.pool.held.fetch_sub(self.bytes.len(), Ordering::SeqCst);
+        }
     }
 }
 
@@ -58,6 +62,8 @@ pub(super) struct Array {
     plugs: Arc<Mutex<Vec<Vec<Seen>>>>,
     pub(super) refuse_open: AtomicBool,
     pub(super) open: Arc<AtomicUsize>,
+    /// Sectors that may be in flight on a connection.
+    room: Arc<AtomicUsize>,
 }
 
 impl Array {
@@ -78,6 +84,7 @@ impl Array {
             plugs: Arc::default(),
             refuse_open: AtomicBool::new(false),
             open: Arc::default(),
+            room: Arc::new(AtomicUsize::new(usize::MAX)),
         }
     }
 
@@ -88,6 +95,10 @@ impl Array {
 
     pub(super) fn limit_memory(&self, bytes: usize) {
         self.pool.limit.store(bytes, Ordering::SeqCst);
+    }
+
+    pub(super) fn limit_room(&self, sectors: usize) {
+        self.room.store(sectors, Ordering::SeqCst);
     }
 
     pub(super) fn hold(&self, on: bool) {
@@ -144,7 +155,10 @@ impl Backends for Array {
             to_worker,
             replies,
             plug: Vec::new(),
+            ready: None,
             ids: Vec::new(),
+            room: Arc::clone(&self.room),
+            asleep: false,
         })
     }
 
@@ -169,8 +183,12 @@ pub(super) struct Memory {
     to_worker: mpsc::Sender<Vec<Job>>,
     replies: mpsc::Receiver<Reply<Buf>>,
     plug: Vec<Job>,
-    /// Ids that are outstanding.
-    ids: Vec<u64>,
+    /// Replies that were looked at before they were polled.
+    ready: Option<Reply<Buf>>,
+    /// Ids that are outstanding, with their sectors.
+    ids: Vec<(u64, u32)>,
+    room: Arc<AtomicUsize>,
+    asleep: bool,
 }
 
 impl Drop for Memory {
@@ -188,12 +206,23 @@ impl Backend for Memory {
         let add = |held: usize| (held == 0 || held + bytes <= limit).then_some(held + bytes);
         self.pool.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok()?;
         // What a fresh buffer holds is nobody's business: let it be conspicuous.
-        Some(Buf { bytes: vec![0xdb; bytes], pool: Arc::clone(&self.pool) })
+        Some(Buf { bytes: vec![0xdb; bytes], pool: Arc::clone(&self.pool), back: false })
+    }
+
+    fn free(&mut self, buf: Buf) {
+        let mut buf = buf;
+        buf.back = true;
+    }
+
+    fn has_room(&self, sectors: u32) -> bool {
+        let in_flight: u32 = self.ids.iter().map(|&(_, sectors)| sectors).sum();
+        in_flight == 0 || u64::from(in_flight) + u64::from(sectors) <= self.room.load(Ordering::SeqCst) as u64
     }
 
     fn submit(&mut self, id: u64, op: Op, sector: u64, sectors: u32, buf: Option<Buf>) {
-        assert!(!self.ids.contains(&id), "id {id} is in use");
-        self.ids.push(id);
+        assert!(self.ids.iter().all(|&(other, _)| other != id), "id {id} is in use");
+        assert!(self.has_room(sectors));
+        self.ids.push((id, sectors));
         assert!(self.ids.len() <= MAX_IN_FLIGHT);
         assert!(sectors <= MAX_TRANSFER / SECTOR_BYTES);
         assert_eq!(buf.is_some(), matches!(op, Op::Read | Op::Write { .. }));
@@ -208,8 +237,9 @@ impl Backend for Memory {
     }
 
     fn poll(&mut self) -> Option<Reply<Buf>> {
-        let reply = self.replies.try_recv().ok()?;
-        self.ids.retain(|&id| id != reply.id);
+        assert!(!self.asleep);
+        let reply = self.ready.take().or_else(|| self.replies.try_recv().ok())?;
+        self.ids.retain(|&(id, _)| id != reply.id);
         Some(reply)
     }
 
@@ -217,7 +247,15 @@ impl Backend for Memory {
         self.wake.as_fd()
     }
 
-    fn clear_wake(&mut self) {
+    fn announce(&mut self) -> bool {
+        assert!(!self.asleep && self.plug.is_empty(), "nobody sleeps on a plug");
+        self.ready = self.ready.take().or_else(|| self.replies.try_recv().ok());
+        self.asleep = self.ready.is_none();
+        self.asleep
+    }
+
+    fn awake(&mut self) {
+        assert!(std::mem::replace(&mut self.asleep, false));
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 }

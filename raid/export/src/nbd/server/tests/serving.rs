@@ -347,7 +347,41 @@ fn requests_wait_for_memory_and_are_all_done() {
 }
 
 #[test]
-fn one_that_stalls_with_memory_that_others_need_is_cut_off() {
+fn requests_wait_for_room_and_are_all_done() {
+    let served = serve(Array::new(64 * MIB));
+    served.array.limit_room(20_000);
+    let mut client = Plain::connect(served.server.path(), true).unwrap();
+    let mut bytes = vec![];
+    for i in 0..8u64 {
+        bytes.extend(client.request(command::WRITE_ZEROES, 0, i << 23, 32 * MIB as u32 - (i as u32) * MIB as u32 * 4));
+        bytes.extend(client.request(command::READ, 0, i << 20, MIB as u32));
+        bytes.extend(client.write(i << 20, &pattern(4096, i as u8)));
+        bytes.extend(client.request(command::FLUSH, 0, 0, 0));
+    }
+    client.send(&bytes);
+    let mut cookies: Vec<u64> = (0..32)
+        .map(|_| client.answer().unwrap())
+        .map(|(cookie, error, _)| {
+            assert_eq!(error, 0);
+            cookie
+        })
+        .collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(1..=32));
+    // A client that goes away while requests wait leaves nothing behind.
+    served.array.hold(true);
+    let zeroes = (0..4).flat_map(|_| client.request(command::WRITE_ZEROES, 0, 0, 32 * MIB as u32));
+    let bytes: Vec<u8> = zeroes.collect();
+    let before = served.array.seen();
+    client.send(&bytes);
+    eventually("the first piece", || served.array.seen() > before);
+    drop(client);
+    served.array.hold(false);
+    assert_all_returned(&served);
+}
+
+#[test]
+fn one_that_stalls_is_cut_off_and_an_idle_one_is_not() {
     let limits = Limits { stall: Duration::from_millis(50), ..Limits::default() };
     // One holds replies that it does not read, far more than its socket takes; one a payload that it does not send.
     for writes in [false, true] {
@@ -361,8 +395,11 @@ fn one_that_stalls_with_memory_that_others_need_is_cut_off() {
         lazy.send(&bytes);
         eventually("its buffer", || served.array.pool.held.load(Ordering::SeqCst) == 32 * MIB);
         let mut other = Plain::connect(served.server.path(), true).unwrap();
+        // It waits for the memory that the first one holds.
         assert_eq!(other.ask(command::READ, 0, 0, 512).1, 0);
         eventually("the cut", || served.server.connections() == 1);
+        std::thread::sleep(4 * limits.stall);
+        assert_eq!(other.ask(command::READ, 0, 0, 512).1, 0);
     }
 }
 
