@@ -169,7 +169,7 @@ proptest! {
 #[test]
 fn threads_share_without_loss_or_excess() {
     const WORKERS: usize = 4;
-    const TAKES: u32 = 20_000;
+    const TAKES: u32 = 2_000;
     const LIMIT: u32 = 2;
     let pool = Arc::new(credits(LIMIT));
     let in_use = Arc::new(AtomicU32::new(0));

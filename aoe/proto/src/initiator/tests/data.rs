@@ -304,6 +304,37 @@ fn a_frame_too_large_for_the_port_is_split() {
 }
 
 #[test]
+fn frames_are_bounded_and_every_device_gets_its_share_again() {
+    const DEVICES: u8 = 6;
+    let tunables = Tunables { aoe_maxout: 1024, aoe_congestion: 1, aoe_window: 1024, ..Tunables::default() };
+    let mut host = Host::new(tunables);
+    let mut targets = Vec::new();
+    let mut devices = Vec::new();
+    for slot in 0..DEVICES {
+        let mut target = Target::new(4096);
+        target.address = Address::new(7, slot);
+        target.buffer_count = 1024;
+        target.sectors_max = 2;
+        let credits = Arc::new(Credits::new());
+        devices.push(host.initiator.open(host.now, target.address, credits));
+        host.initiator.handle_timeout(host.now);
+        host.exchange(&mut target);
+        targets.push(target);
+    }
+    // 6 times 1024 frames.
+    let ids: Vec<u64> = devices.iter().map(|device| host.read(*device, 0, 2048)).collect();
+    let mut waiting: VecDeque<Sent> = host.sent().into();
+    assert_eq!(waiting.len(), FRAMES_MAX);
+    while let Some(frame) = waiting.pop_front() {
+        let slot = frame.frame().header.address.slot.0;
+        host.answer(&mut targets[usize::from(slot)], &frame);
+        waiting.extend(host.sent());
+        assert!(waiting.len() <= FRAMES_MAX);
+    }
+    assert!(ids.iter().all(|id| host.status(*id) == Some(Status::Ok)));
+}
+
+#[test]
 fn devices_take_turns() {
     let mut target = Target::new(1 << 14);
     let (mut host, device) = found(&mut target);

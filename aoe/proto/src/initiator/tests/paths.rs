@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::initiator::*;
-use crate::wire::MacAddr;
+use crate::wire::{MacAddr, Opcode};
 
 /// A device that is reached at two addresses over two ports: four paths.
 fn found_twice() -> (Host, DeviceId, Target) {
@@ -174,4 +174,30 @@ fn tunables_change_while_running() {
     let bad = Tunables { aoe_maxout: 0, ..tunables };
     assert!(host.initiator.set_tunables(host.now, bad).is_err());
     assert_eq!(*host.initiator.tunables(), tunables);
+}
+
+#[test]
+fn what_is_sent_again_keeps_to_a_lowered_buffer_count_over_all_paths() {
+    let (mut host, device, mut target) = found_twice();
+    let id = host.read(device, 0, 1 << 10);
+    let sent = host.sent();
+    assert_eq!(sent.len(), 16, "four paths with a first window each");
+    target.mac = TARGET;
+    target.buffer_count = 2;
+    let beacon = target.beacon();
+    host.receive(PORT, &beacon);
+    let requests = |sent: &[Sent]| {
+        let reads = commands(sent).into_iter();
+        reads.filter(|command| command.opcode != Opcode::IDENTIFY).count()
+    };
+    for _ in 0..10 {
+        host.advance(ms(5));
+        let view = host.initiator.device(device).expect("open");
+        let under_way: u32 = view.paths().map(|path| path.outstanding).sum();
+        // Those that were under way before, then two, and IDENTIFY after the beacon.
+        assert!(under_way <= 3 || view.resending() == 0, "{under_way} under way");
+    }
+    assert!(requests(&host.advance(ms(1000))) > 0);
+    run(&mut host, &mut target, 3000, |_, _| false);
+    assert_eq!(host.status(id), Some(Status::Ok));
 }
