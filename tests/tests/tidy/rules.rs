@@ -32,7 +32,7 @@ const PURE_PLACES: [&str; 6] = [
 ];
 
 /// Parts of those folders that may act after all.
-const SHELLS: [&str; 3] = ["raid/engine/src/runtime/", "raid/engine/src/runtime.rs", "raid/engine/src/member/"];
+const SHELLS: [&str; 4] = ["raid/engine/src/runtime/", "raid/engine/src/runtime.rs", "raid/engine/src/member/"];
 
 /// What a pure part may not name.
 const IMPURE: [&str; 13] = [
@@ -103,7 +103,7 @@ pub(crate) fn unsafe_explained(source: &Source) -> Vec<Offence> {
     let lines: Vec<&str> = source.text.lines().collect();
     let explained = |line: usize| {
         let above = &lines[line.saturating_sub(SAFETY_REACH + 1)..line];
-        above.iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety"))
+        above.iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety") || l.contains("Safety:"))
     };
     word_places(&source.code, "unsafe")
         .into_iter()
