@@ -305,7 +305,7 @@ pub enum Effect {
     Released(MemberHandle),
     /// More members restarted than parity covers: each client's next flush fails once with an I/O error.
     FlushFault,
-    /// The array has ended. Nothing follows.
+    /// The array has ended. Nothing follows but refusals of later commands.
     Stopped {
         /// For the process: 0, or 1 when the superblocks were left dirty.
         exit: i32,

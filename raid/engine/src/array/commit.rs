@@ -4,17 +4,20 @@
 //! amounts to ([`Array::target`]) is not the durable one, one commit is started: a flush of all members where the new
 //! record un-marks something, then the superblocks with a higher event count, then a flush of them. One commit is
 //! under way at a time; it ends when every device has answered. A device that fails on the way fails the commit, and the next one
-//! records its loss as well.
+//! records its loss as well, after what this one wrote has been flushed: two that lag by more than one event could not be assembled.
+//!
+//! Superblocks are written in two waves, the second for devices that are being rebuilt or have just been. If such a device were written first, a
+//! crash could leave it alone with the highest event count, and md would take others that do not know it for members that have failed it.
+//! Written last, it may lag by one event behind others that say it has a slot; so a spare's superblock says already that nothing
+//! of it is rebuilt, or md would take it for a member in sync.
 //!
 //! Invariant: no superblock write is sent unless [`Array::may_write_superblocks`].
 
 use std::time::Duration;
 
-use raid_core::units::Sectors;
-
 use super::api::{Effect, LogLevel, MetaId, MetaOp};
-use super::member::Standing;
-use super::record::{Entry, Record, SUPERBLOCK_SECTORS};
+use super::member::{Member, Standing};
+use super::record::{Entry, Record};
 use super::{Array, MetaUse};
 use crate::message::{IoStatus, MemberHandle};
 
@@ -23,10 +26,28 @@ use crate::message::{IoStatus, MemberHandle};
 pub(super) enum Phase {
     /// Flushes of what the new record no longer marks.
     FlushBefore,
-    /// Superblock writes.
-    Write,
-    /// Flushes of the superblocks.
-    FlushAfter,
+    /// Superblock writes of this wave.
+    Write(Wave),
+    /// Flushes of these superblocks.
+    FlushAfter(Wave),
+}
+
+/// Which devices are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wave {
+    /// Those that were and are in sync, and spares.
+    First,
+    /// Those that are or were being rebuilt.
+    Second,
+}
+
+impl Phase {
+    fn wave(self) -> Wave {
+        match self {
+            Phase::FlushBefore => Wave::First,
+            Phase::Write(wave) | Phase::FlushAfter(wave) => wave,
+        }
+    }
 }
 
 /// A record on its way to the devices.
@@ -38,6 +59,10 @@ pub(super) struct Commit {
     waiting: Vec<(MetaId, MemberHandle)>,
     /// A device did not take it.
     failed: bool,
+    /// Devices written and not flushed since.
+    unflushed: Vec<MemberHandle>,
+    /// Devices that may not have what was written to them of it: restarted, or given up below us and back.
+    forgot: Vec<MemberHandle>,
 }
 
 impl Array {
@@ -69,16 +94,28 @@ impl Array {
         if !commit.waiting.is_empty() || !self.may_write_superblocks() {
             return false;
         }
-        if commit.failed {
+        // What was written is flushed in any case: devices must never be two events apart.
+        let to_flush = matches!(commit.phase, Phase::Write(_)) || !commit.forgot.is_empty();
+        if commit.failed && (commit.phase == Phase::FlushBefore || !to_flush) {
             // Some superblocks may say the failed record.
             self.commit = None;
             self.durable = None;
             return true;
         }
+        if commit.phase != Phase::FlushBefore && !commit.forgot.is_empty() {
+            self.write_again(effects);
+            return true;
+        }
         match commit.phase {
-            Phase::FlushBefore => self.write_superblocks(effects),
-            Phase::Write => self.enter(Phase::FlushAfter, effects),
-            Phase::FlushAfter => self.end_commit(effects),
+            Phase::FlushBefore => self.write_superblocks(Wave::First, effects),
+            Phase::Write(wave) => {
+                let commit = self.commit.as_mut().expect("the commit under way");
+                let unflushed = std::mem::take(&mut commit.unflushed);
+                let waiting = self.flush(|_, m| m.is_used() && unflushed.contains(&m.handle()), effects);
+                self.enter(Phase::FlushAfter(wave), waiting);
+            }
+            Phase::FlushAfter(Wave::First) => self.write_superblocks(Wave::Second, effects),
+            Phase::FlushAfter(Wave::Second) => self.end_commit(effects),
         }
         true
     }
@@ -89,48 +126,92 @@ impl Array {
             return false;
         }
         let unmarks = target.unmarks(self.durable.as_ref());
-        self.commit = Some(Commit { record: target, phase: Phase::FlushBefore, waiting: Vec::new(), failed: false });
-        if unmarks {
-            self.enter(Phase::FlushBefore, effects);
-        } else {
-            self.write_superblocks(effects);
-        }
+        let waiting = if unmarks { self.flush(|_, m| m.is_active(), effects) } else { Vec::new() };
+        self.commit = Some(Commit {
+            record: target,
+            phase: Phase::FlushBefore,
+            waiting,
+            failed: false,
+            unflushed: Vec::new(),
+            forgot: Vec::new(),
+        });
         true
     }
 
-    /// Sends the requests of a phase of flushes.
-    fn enter(&mut self, phase: Phase, effects: &mut Vec<Effect>) {
-        let to_flush = |m: &&super::member::Member| match phase {
-            Phase::FlushBefore => m.is_active() && !m.device.volatile,
-            Phase::Write | Phase::FlushAfter => m.is_used() && !m.device.volatile,
-        };
-        let handles: Vec<_> = self.members.iter().filter(to_flush).map(|m| m.handle()).collect();
-        let waiting =
-            handles.into_iter().map(|handle| (self.meta(handle, MetaUse::Commit, MetaOp::Flush, effects), handle));
-        let waiting = waiting.collect();
+    fn enter(&mut self, phase: Phase, waiting: Vec<(MetaId, MemberHandle)>) {
         let commit = self.commit.as_mut().expect("a phase belongs to a commit");
         commit.phase = phase;
         commit.waiting = waiting;
     }
 
-    fn write_superblocks(&mut self, effects: &mut Vec<Effect>) {
-        self.events += 1;
-        let commit = self.commit.as_mut().expect("superblocks are written in a commit");
-        commit.phase = Phase::Write;
-        let record = commit.record.clone();
-        let mut waiting = Vec::new();
-        for index in 0..self.members.len() {
-            let member = &self.members[index];
-            if !member.is_used() {
-                continue;
-            }
-            let handle = member.handle();
-            let lba = member.superblock.super_offset;
-            let data = self.superblock_of(member, &record);
-            debug_assert_eq!(Sectors(data.len() as u64 / 512), SUPERBLOCK_SECTORS);
-            waiting.push((self.meta(handle, MetaUse::Commit, MetaOp::Write { lba, data }, effects), handle));
+    /// Flushes those of these devices for which that means something.
+    fn flush(
+        &mut self,
+        which: impl Fn(&Self, &Member) -> bool,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<(MetaId, MemberHandle)> {
+        let flushed = self.members.iter().filter(|m| !m.device.volatile && which(self, m));
+        let handles: Vec<_> = flushed.map(Member::handle).collect();
+        let ask = |handle| (self.meta(handle, MetaUse::Commit, MetaOp::Flush, effects), handle);
+        handles.into_iter().map(ask).collect()
+    }
+
+    /// Whether a device is written in this wave of the commit under way.
+    fn is_in_wave(&self, member: &Member, wave: Wave) -> bool {
+        let number = member.superblock.dev_number;
+        let Some(entry) = self.commit.as_ref().and_then(|commit| commit.record.entry(number)) else {
+            return false;
+        };
+        let counts = match (entry, &self.durable) {
+            (Entry::Spare, _) => true,
+            (Entry::Slot(..), Some(durable)) => durable.entry(number) == Some(entry) && entry.is_in_sync(),
+            // What was written last is not known.
+            (Entry::Slot(..), None) => entry.is_in_sync(),
+        };
+        member.is_used() && counts == (wave == Wave::First)
+    }
+
+    /// Whether a device has been written when this wave has.
+    fn is_written(&self, member: &Member, wave: Wave) -> bool {
+        self.is_in_wave(member, Wave::First) || wave == Wave::Second && self.is_in_wave(member, Wave::Second)
+    }
+
+    fn write_superblocks(&mut self, wave: Wave, effects: &mut Vec<Effect>) {
+        if wave == Wave::First {
+            self.events += 1;
         }
-        self.commit.as_mut().expect("still the same commit").waiting = waiting;
+        let record = self.commit.as_ref().expect("superblocks are written in a commit").record.clone();
+        let waiting = self.send_superblocks(&record, |array, m| array.is_in_wave(m, wave), effects);
+        self.enter(Phase::Write(wave), waiting);
+    }
+
+    /// Writes once more what devices may have forgotten; the flush after it is done again, too.
+    fn write_again(&mut self, effects: &mut Vec<Effect>) {
+        let commit = self.commit.as_mut().expect("what was forgotten belongs to a commit");
+        let forgot = std::mem::take(&mut commit.forgot);
+        let record = commit.record.clone();
+        let wave = commit.phase.wave();
+        let again = |array: &Self, m: &Member| array.is_written(m, wave) && forgot.contains(&m.handle());
+        let waiting = self.send_superblocks(&record, again, effects);
+        self.enter(Phase::Write(wave), waiting);
+    }
+
+    fn send_superblocks(
+        &mut self,
+        record: &Record,
+        which: impl Fn(&Self, &Member) -> bool,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<(MetaId, MemberHandle)> {
+        let write = |m: &Member| {
+            let data = self.superblock_of(m, record);
+            (m.handle(), MetaOp::Write { lba: m.superblock.super_offset, data })
+        };
+        let writes: Vec<_> = self.members.iter().filter(|m| which(self, m)).map(write).collect();
+        if let Some(commit) = &mut self.commit {
+            commit.unflushed.extend(writes.iter().map(|(handle, _)| *handle));
+        }
+        let send = |(handle, op)| (self.meta(handle, MetaUse::Commit, op, effects), handle);
+        writes.into_iter().map(send).collect()
     }
 
     fn end_commit(&mut self, effects: &mut Vec<Effect>) {
@@ -163,18 +244,33 @@ impl Array {
             return;
         };
         let (_, handle) = commit.waiting.swap_remove(position);
-        if !status.is_ok() {
-            commit.failed = true;
-            self.member_error(now, handle, status, effects);
+        if status.is_ok() {
+            return;
+        }
+        match status {
+            // Not known to have taken it: it will have to once it answers, or it is given up.
+            IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped if commit.phase != Phase::FlushBefore => {
+                commit.forgot.push(handle);
+            }
+            _ => commit.failed = true,
+        }
+        self.member_error(now, handle, status, effects);
+    }
+
+    /// A device may have forgotten superblocks that it acknowledged.
+    pub(super) fn commit_forgotten(&mut self, handle: MemberHandle) {
+        if let Some(commit) = &mut self.commit {
+            commit.forgot.push(handle);
         }
     }
 
     /// A device was given up: its requests no longer count, and what they wrote is not known.
     pub(super) fn commit_without(&mut self, handle: MemberHandle) {
         if let Some(commit) = &mut self.commit {
-            let before = commit.waiting.len();
+            let before = commit.waiting.len() + commit.forgot.len();
             commit.waiting.retain(|(_, waiting)| *waiting != handle);
-            commit.failed |= commit.waiting.len() != before;
+            commit.forgot.retain(|forgot| *forgot != handle);
+            commit.failed |= commit.waiting.len() + commit.forgot.len() != before;
         }
     }
 }

@@ -19,13 +19,17 @@ fn refused<T>(kind: CommandErrorKind, text: impl Into<String>) -> Result<T, Comm
     Err(CommandError::new(kind, text))
 }
 
+fn fenced() -> CommandError {
+    CommandError::new(CommandErrorKind::ReadOnly, "another host has reserved the members: run with --takeover")
+}
+
 impl Array {
     /// Commands that change members are refused while superblocks cannot follow.
     fn may_change(&self) -> Result<(), CommandError> {
         if self.read_only {
             refused(CommandErrorKind::ReadOnly, "the array is read-only: run it without --readonly")
         } else if self.fenced {
-            refused(CommandErrorKind::ReadOnly, "another host has reserved the members: run with --takeover")
+            Err(fenced())
         } else if self.suspended {
             refused(CommandErrorKind::Busy, "the array is suspended: bring its members back first")
         } else {
@@ -84,20 +88,14 @@ impl Array {
     }
 
     /// A candidate's or a returning device's superblock has been read.
-    pub(super) fn looked_at(
-        &mut self,
-        now: Duration,
-        handle: MemberHandle,
-        read: (IoStatus, &[u8]),
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn looked_at(&mut self, handle: MemberHandle, read: (IoStatus, &[u8]), effects: &mut Vec<Effect>) {
         let Some(index) = self.members.iter().position(|m| m.handle() == handle) else {
             return;
         };
         match (self.members[index].standing, self.members[index].returning) {
             (Standing::Candidate, _) => self.candidate_seen(index, read, effects),
             (Standing::Lost { slot, loss: Loss::Missing }, Return::Reading) => {
-                self.returning_seen(now, index, slot, read, effects);
+                self.returning_seen(index, slot, read, effects);
             }
             _ => {}
         }
@@ -134,13 +132,11 @@ impl Array {
 
     fn returning_seen(
         &mut self,
-        now: Duration,
         index: usize,
         slot: Option<MemberIndex>,
         read: (IoStatus, &[u8]),
         effects: &mut Vec<Effect>,
     ) {
-        let slot_free = slot.is_some_and(|slot| self.is_free(slot));
         let member = &self.members[index];
         let name = &member.device.name;
         let refusal = match parse(member, read.1) {
@@ -161,10 +157,8 @@ impl Array {
         member.returning = Return::Away;
         member.absent_from = None;
         member.recovery_failures = 0;
-        member.standing = match slot {
-            Some(slot) if slot_free => Standing::recovering(slot, Progress::from(Sector::ZERO, now)),
-            _ => Standing::Spare,
-        };
+        member.home = slot;
+        member.standing = Standing::Spare;
     }
 
     /// Looks at devices that came back and fills free slots from spares. Whether anything changed.
@@ -189,7 +183,8 @@ impl Array {
             return false;
         };
         let fit = |m: &&Member| m.standing == Standing::Spare && m.silence.is_none() && m.waiting.is_none();
-        let spare = self.members.iter().find(fit).map(Member::handle);
+        let spares = self.members.iter().filter(fit);
+        let spare = spares.max_by_key(|m| m.home == Some(slot)).map(Member::handle);
         match spare {
             Some(spare) if !returning && self.is_recorded() => {
                 self.member_mut(spare).standing = Standing::recovering(slot, Progress::from(Sector::ZERO, now));
@@ -298,6 +293,8 @@ impl Array {
                     effects.push(Effect::Released(handle));
                     return true;
                 }
+                // It will not be recorded any more.
+                (Waiting::Added(_) | Waiting::Failed(_) | Waiting::Removed(_), _) if self.fenced => Err(fenced()),
                 _ => continue,
             };
             self.members[index].waiting = None;

@@ -87,12 +87,17 @@ impl Array {
         if member.is_active() {
             member.restarted = true;
         }
+        if member.device.volatile {
+            self.durable = None;
+        }
         effects.push(Effect::Log(LogLevel::Warn, format!("{}: was restarted", member.device.name)));
+        self.commit_forgotten(handle);
     }
 
     fn fence(&mut self, name: &str, effects: &mut Vec<Effect>) {
         if !self.fenced {
             self.fenced = true;
+            self.sync.interrupt();
             let text = format!(
                 "{name}: reserved by another host; the array writes nothing more, take it back with run --takeover"
             );
@@ -204,7 +209,7 @@ impl Array {
 
     /// Whether superblocks say clean and nothing was written since all members were flushed: then a restart lost nothing.
     fn nothing_unflushed(&self, restarted: &[MemberHandle]) -> bool {
-        let quiet = self.mark == Mark::Quiet && self.sync.is_idle() && self.is_recorded();
+        let quiet = self.mark == Mark::Quiet && self.resync.is_none() && self.sync.is_idle() && self.is_recorded();
         let stores = |m: &Member| matches!(m.standing, Standing::InSync(_)) && !m.device.volatile;
         quiet && self.members.iter().filter(|m| restarted.contains(&m.handle())).all(stores)
     }

@@ -69,7 +69,7 @@ impl Progress {
     pub(super) fn advance(&mut self, done: Sector, size: Sectors, now: Duration) {
         assert!(done >= self.done, "what is right stays right");
         self.done = done;
-        if now >= self.shown_at + SHOW_INTERVAL {
+        if done > self.shown && now >= self.shown_at + SHOW_INTERVAL {
             (self.shown, self.shown_at) = (done, now);
         }
         let due = now >= self.recorded_at + RECORD_INTERVAL || done - self.recorded >= Sectors(size.0 / RECORD_PARTS);
@@ -160,6 +160,8 @@ pub(super) struct Member {
     /// Generation of the first view in which it is absent; unset while views have it.
     pub(super) absent_from: Option<u32>,
     pub(super) waiting: Option<Waiting>,
+    /// The slot that it had before it went missing, if it is back as a spare.
+    pub(super) home: Option<MemberIndex>,
     /// Recoveries into it that were given up since something last changed.
     pub(super) recovery_failures: u32,
 }
@@ -175,6 +177,7 @@ impl Member {
             returning: Return::Away,
             absent_from: None,
             waiting: None,
+            home: None,
             recovery_failures: 0,
         }
     }

@@ -340,7 +340,7 @@ impl Array {
         match whose {
             MetaUse::Commit => self.commit_answered(now, id, status, effects),
             MetaUse::Probe => self.probe_answered(now, id, handle, (status, data), effects),
-            MetaUse::Look => self.looked_at(now, handle, (status, data), effects),
+            MetaUse::Look => self.looked_at(handle, (status, data), effects),
         }
     }
 

@@ -29,6 +29,13 @@ pub(super) enum Entry {
     Spare,
 }
 
+impl Entry {
+    /// In a slot, and right everywhere.
+    pub(super) fn is_in_sync(self) -> bool {
+        matches!(self, Entry::Slot(_, None))
+    }
+}
+
 /// What all superblocks say alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -103,7 +110,9 @@ impl Array {
         own.features = own.features.minus(Features::RECOVERY_BITMAP);
         own.set_recovery(match record.entry(own.dev_number) {
             Some(Entry::Slot(_, below)) => below,
-            _ => None,
+            // For when others say that it has a slot before it does.
+            Some(Entry::Spare) => Some(Sector::ZERO),
+            None => None,
         });
         let mut block = [0; SUPERBLOCK_SIZE];
         own.emit(&mut block);
@@ -132,7 +141,7 @@ impl Array {
         let own = &member.superblock;
         let recovery = match record.entry(own.dev_number) {
             Some(Entry::Slot(_, below)) => below,
-            _ => None,
+            Some(Entry::Spare) | None => own.recovery(),
         };
         let numbers = own.roles.len().max(record.devices.last().map_or(0, |(number, _)| *number as usize + 1));
         let agrees = |number: u32| match (own.role_of(number), record.entry(number)) {

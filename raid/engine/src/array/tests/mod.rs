@@ -1,4 +1,9 @@
 //! The life cycle in a world of devices that crash.
 
+mod histories;
+mod joining;
+mod losing;
 mod marking;
+mod stopping;
+mod syncing;
 mod world;

@@ -16,8 +16,8 @@ use raid_core::md::{Minor, Role, Superblock, Uuid};
 use raid_core::units::{MemberCount, MemberIndex, Sector, Sectors};
 
 use crate::array::{
-    Array, Command, CommandError, CommandId, Detail, Device, Effect, Input, MemberEvent, MetaId, MetaOp, Start,
-    StartMember, StartRole, SyncRun, Tunables,
+    Array, ArrayState, Command, CommandError, CommandId, Detail, Device, Effect, Input, MemberEvent, MetaId, MetaOp,
+    Start, StartMember, StartRole, SyncRun, Tunables,
 };
 use crate::message::{IoStatus, MemberHandle, MemberState, Report, SyncKind, ToWorker, View, WorkerId};
 
@@ -43,6 +43,8 @@ pub(super) struct FakeDevice {
     pub(super) status: IoStatus,
     /// Clients' writes that it has not flushed.
     unflushed: bool,
+    /// It was restarted and has forgotten such writes.
+    forgot: bool,
     /// It lacks writes that were acknowledged.
     missed: bool,
     /// Sectors rebuilt since it entered its slot; and those of them that are flushed.
@@ -82,9 +84,9 @@ pub(super) struct World {
     /// What happened, for tests of order.
     pub(super) trace: Vec<String>,
     pub(super) try_crashes: bool,
-    /// Devices whose restart the array may take at its word: what they lost is forgiven.
     view: Arc<View>,
     event_max: u64,
+    suspended: bool,
 }
 
 fn blank() -> Block {
@@ -100,6 +102,7 @@ fn fresh_device() -> FakeDevice {
         mute: false,
         status: IoStatus::Ok,
         unflushed: false,
+        forgot: false,
         missed: true,
         rebuilt: BTreeSet::new(),
         rebuilt_flushed: BTreeSet::new(),
@@ -241,6 +244,7 @@ impl World {
             try_crashes: true,
             view,
             event_max,
+            suspended: false,
         };
         world.input(Input::Timer);
         world
@@ -249,13 +253,15 @@ impl World {
     pub(super) fn input(&mut self, input: Input) {
         let mut effects = Vec::new();
         self.array.turn(self.now, input, &mut effects);
+        self.suspended = self.array.array_state() == ArrayState::Suspended;
         for effect in effects {
             self.effect(effect);
         }
     }
 
     fn effect(&mut self, effect: Effect) {
-        assert!(self.stopped.is_none(), "nothing follows the end: {effect:?}");
+        let late = self.stopped.is_some() && !matches!(effect, Effect::Answer(_, Err(_)));
+        assert!(!late, "nothing follows the end: {effect:?}");
         match effect {
             Effect::Meta { id, handle, op } => {
                 if let MetaOp::Write { data, .. } = &op {
@@ -283,15 +289,23 @@ impl World {
                 assert!(!outstanding, "released with requests outstanding");
                 self.released.push(handle.0);
             }
-            Effect::FlushFault => self.flush_faults += 1,
+            Effect::FlushFault => self.flush_fault(),
             Effect::Stopped { exit } => self.stopped = Some(exit),
             Effect::Log(_, text) => assert!(!text.is_empty()),
         }
     }
 
+    /// Clients are told that flushed means nothing for once: what restarted members lack is forgiven.
+    fn flush_fault(&mut self) {
+        self.flush_faults += 1;
+        for member in self.view.members.iter().filter(|m| m.state != MemberState::Absent) {
+            self.devices.get_mut(&member.handle.0).unwrap().forgot = false;
+        }
+    }
+
     /// A superblock write leaves: it must be allowed, and newer than what was written before.
     fn check_write(&mut self, handle: MemberHandle, data: &[u8]) {
-        assert!(!self.view.suspended, "no superblock is written while suspended");
+        assert!(!self.suspended, "no superblock is written while suspended");
         assert!(!self.view.read_only, "no superblock is written while read-only or fenced");
         assert!(!self.view.abandon, "no superblock is written after giving up");
         let superblock = parse(data.try_into().unwrap(), DEVICE).expect("a superblock that parses");
@@ -301,7 +315,7 @@ impl World {
         if let Some(old) = parse(&device.stored, device.sectors)
             && old.set_uuid == superblock.set_uuid
         {
-            assert!(superblock.events > old.events, "each write has more events");
+            assert!(superblock.events >= old.events, "no superblock is older than the last");
         }
         self.trace.push(format!("write {}", handle.0));
     }
@@ -319,6 +333,14 @@ impl World {
                 self.check_absent(view, slot);
                 continue;
             }
+            let enters = self.view.members.iter().all(|m| m.state == MemberState::Absent || m.handle != member.handle);
+            if enters {
+                assert_eq!(member.state, MemberState::Recovering { below: Sector::ZERO });
+                self.devices.get_mut(&member.handle.0).unwrap().forget_rebuilt();
+            }
+            let device = &self.devices[&member.handle.0];
+            let trusted = member.state == MemberState::InSync;
+            assert!(!(trusted && device.forgot), "member {} forgot writes and is trusted", member.handle.0);
             if !view.write_ok {
                 continue;
             }
@@ -405,6 +427,15 @@ impl World {
         false
     }
 
+    /// Keeps a worker from letting go of absent members, or lets it.
+    pub(super) fn set_stuck(&mut self, worker: usize, stuck: bool) {
+        self.workers[worker].stuck = stuck;
+        if !stuck {
+            let generation = self.workers[worker].view.generation;
+            self.input(Input::Report(WorkerId(worker as u8), Report::ViewDone { generation }));
+        }
+    }
+
     /// A client writes, now or as soon as it may.
     pub(super) fn write(&mut self, worker: usize) {
         self.workers[worker].wants = true;
@@ -433,7 +464,10 @@ impl World {
             let here = view.members.iter().find(|m| m.handle.0 == *handle && m.state != MemberState::Absent);
             match here {
                 Some(_) => device.unflushed = !device.volatile,
-                None => device.missed = true,
+                None => {
+                    device.missed = true;
+                    device.forget_rebuilt();
+                }
             }
         }
     }
@@ -481,11 +515,13 @@ impl World {
     /// Ends the `nth` sync run.
     pub(super) fn step_sync(&mut self, nth: usize) -> bool {
         let halted = |m: &crate::message::MemberView| m.state == MemberState::Silent;
-        if self.sync.is_empty() || self.sync_held || self.view.suspended || self.view.members.iter().any(halted) {
+        let waits = self.view.suspended || self.view.members.iter().any(halted);
+        if self.sync.is_empty() || self.sync_held || waits && !self.view.read_only && !self.view.abandon {
             return false;
         }
         let run = self.sync.remove(nth % self.sync.len()).unwrap();
-        let mut status = self.sync_status;
+        let refused = self.view.read_only || self.view.abandon;
+        let mut status = if refused { IoStatus::ReadOnly } else { self.sync_status };
         if let SyncKind::Recovery(slot) = run.kind {
             let member = self.workers[0].view.members[slot.index()];
             match member.state {
@@ -520,14 +556,15 @@ impl World {
     pub(super) fn add(&mut self, handle: u16) -> u64 {
         self.devices.entry(handle).or_insert_with(fresh_device);
         let device = described(handle, &self.devices[&handle]);
-        self.command(Command::Add { device, device_uuid: [handle as u8 + 1; 16] })
+        self.command(Command::Add { device, device_uuid: [(handle as u8).wrapping_add(1); 16] })
     }
 
     pub(super) fn event(&mut self, handle: u16, event: MemberEvent) {
         if event == MemberEvent::Restarted {
             let device = self.devices.get_mut(&handle).unwrap();
             device.cached = None;
-            device.missed |= device.unflushed;
+            device.rebuilt = device.rebuilt_flushed.clone();
+            device.forgot |= device.unflushed;
             device.unflushed = false;
         }
         self.input(Input::Member(MemberHandle(handle), event));
@@ -562,30 +599,36 @@ impl World {
         &self.view
     }
 
-    /// What the devices hold after a crash in which those in `kept` stored what they had not flushed.
+    /// What the devices hold after a crash; bit n of `kept`: the nth of those that had not flushed had stored it all the same.
     pub(super) fn after_crash(&self, kept: u32) -> BTreeMap<u16, Block> {
         let used = self
             .devices
             .iter()
             .filter(|(_, device)| parse(&device.stored, DEVICE).is_some() || device.cached.is_some());
-        let block = |(n, (handle, device)): (usize, (&u16, &FakeDevice))| {
-            let cached = device.cached.as_ref().filter(|_| kept & (1 << n) != 0);
-            (*handle, cached.unwrap_or(&device.stored).clone())
+        let mut nth = 0;
+        let block = |(handle, device): (&u16, &FakeDevice)| {
+            let Some(cached) = &device.cached else {
+                return (*handle, device.stored.clone());
+            };
+            nth += 1;
+            (*handle, if kept >> (nth - 1) & 1 == 1 { cached.clone() } else { device.stored.clone() })
         };
-        used.enumerate().map(block).collect()
+        used.map(block).collect()
+    }
+
+    fn view_lacks(&self, handle: u16) -> bool {
+        self.view.members.iter().all(|m| m.state == MemberState::Absent || m.handle.0 != handle)
     }
 
     fn crash_everywhere(&self) {
         let cached = self.devices.values().filter(|d| d.cached.is_some()).count();
-        let devices = self.after_crash(0).len();
-        let kept = if cached == 0 { 1 } else { 1 << devices };
-        for kept in 0..kept {
+        for kept in 0..1 << cached {
             self.check_crash(self.after_crash(kept));
         }
     }
 
     /// After a crash, the array that assembles must not trust what it should not.
-    fn check_crash(&self, blocks: BTreeMap<u16, Block>) {
+    fn check_crash(&self, mut blocks: BTreeMap<u16, Block>) {
         let usual = Options { run: true, ..Options::default() };
         let writing = self.workers.iter().any(|w| w.may_write);
         let found = match assembled(blocks.clone(), &usual) {
@@ -596,6 +639,12 @@ impl World {
             Err(Refusal::DirtyDegraded { .. }) => {
                 let forced = Options { run: true, force: true, ..Options::default() };
                 assembled(blocks, &forced).expect("force starts a dirty and degraded array")
+            }
+            Err(Refusal::RunApart { second, .. }) => {
+                // A member that was replaced and knows nothing of those that came later: it is to be left out.
+                assert!(self.view_lacks(second), "member {second} is in use and cannot be assembled");
+                blocks.remove(&second);
+                return self.check_crash(blocks);
             }
             Err(refusal) => panic!("after a crash the array does not assemble: {refusal}"),
         };
@@ -625,26 +674,15 @@ impl World {
         let member = self.view.members.iter().find(|m| m.state != MemberState::Absent).unwrap();
         self.superblock(member.handle.0).role_of(number)
     }
-
-    /// Takes the device's data as right: it was rebuilt in full and is in sync.
-    pub(super) fn forget_history(&mut self) {
-        for member in &self.view.members {
-            if member.state == MemberState::InSync
-                && let Some(device) = self.devices.get_mut(&member.handle.0)
-            {
-                device.missed = false;
-                device.rebuilt.clear();
-                device.rebuilt_flushed.clear();
-            }
-        }
-    }
-
-    pub(super) fn slot(n: u8) -> MemberIndex {
-        MemberIndex(n)
-    }
 }
 
 impl FakeDevice {
+    fn forget_rebuilt(&mut self) {
+        self.forgot = false;
+        self.rebuilt.clear();
+        self.rebuilt_flushed.clear();
+    }
+
     fn flush(&mut self) {
         if let Some(block) = self.cached.take() {
             self.stored = block;
