@@ -2,7 +2,7 @@
 
 mod common;
 
-use aoe_net::link::{PacketConfig, PacketLink, Role};
+use aoe_net::link::{FaultConfig, FaultLink, Faults, PacketConfig, PacketLink, Role};
 use aoe_net::shelf_server::{ServedDevice, ServerConfig, ShelfHandle, ShelfServer};
 use aoe_net::store::{AnyStore, MemoryStore};
 use aoe_proto::initiator::{Durability, Event, Op, Status, Tunables, VolatileReason};
@@ -10,6 +10,7 @@ use aoe_proto::shelf::DeviceConfig;
 use aoe_proto::wire::{Address, SECTOR};
 use common::client::{Client, pattern};
 use common::{Running, have, in_namespace, ip, veth_pair};
+use std::time::Duration;
 
 const DEVICE: Address = Address::new(9, 1);
 
@@ -62,6 +63,37 @@ fn our_driver_against_vblade() {
             assert!(std::fs::read(&path).unwrap() == pattern(2, 0, 20_000));
         });
     }
+}
+
+#[test]
+fn our_driver_against_vblade_over_a_bad_network() {
+    if !have("vblade") {
+        return;
+    }
+    in_namespace(9000, || {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, vec![0; 4_000 * SECTOR]).unwrap();
+        let (_vblade, _) = Running::start("vblade", &["-b", "64", "9", "1", "ve1", path.to_str().unwrap()]);
+        // Copies follow their originals at once, and reordering stays within a request's flight: what vblade can bear.
+        let faults = Faults {
+            loss: 0.02,
+            duplicate: 0.01,
+            reorder: 0.02,
+            reorder_delay: Duration::from_micros(500),
+            ..Faults::default()
+        };
+        let role = Role::Initiator { worker: 0, discovers: true };
+        let link = PacketLink::open(&PacketConfig::new("ve0", role)).unwrap();
+        let link = FaultLink::new(link, FaultConfig::both(faults, 11)).unwrap();
+        let mut client = Client::new(vec![Box::new(link)], Tunables::default());
+        let found = client.open(DEVICE);
+        for seed in 1..=3 {
+            client.write_and_verify(found.device, 4_000, seed, 16);
+            assert!(std::fs::read(&path).unwrap() == pattern(seed, 0, 4_000));
+        }
+        assert!(client.driver.initiator().counters().ranges_closed > 0);
+    });
 }
 
 #[test]

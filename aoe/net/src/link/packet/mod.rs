@@ -310,7 +310,7 @@ impl Link for PacketLink {
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let mut received = self.received;
         let count = loop {
-            match self.batch.receive(self.socket.as_fd(), &mut self.slots, &mut received) {
+            match self.batch.receive(self.socket.as_fd(), &mut self.slots, &mut received, self.longest_wait.is_some()) {
                 Ok(count) => break count,
                 Err(error) => match self.sort_out(&error) {
                     Verdict::Again => {}

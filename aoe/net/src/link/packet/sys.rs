@@ -251,12 +251,14 @@ impl Batch {
         if rc < 0 { Err(Error::last_os_error()) } else { Ok(rc as usize) }
     }
 
-    /// Receives up to [`BATCH`] frames into the slots from 0 on, and says of each what `received` says; how many.
+    /// Receives up to [`BATCH`] frames into the slots from 0 on, and says of each what `received` says; how many. `stamped` asks for
+    /// the times of arrival.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         slots: &mut Slots,
         received: &mut [Received; BATCH],
+        stamped: bool,
     ) -> io::Result<usize> {
         let count = slots.count().min(BATCH);
         self.pieces.clear();
@@ -268,7 +270,7 @@ impl Batch {
             message.msg_hdr.msg_iov = piece;
             message.msg_hdr.msg_iovlen = 1;
             message.msg_hdr.msg_control = control.as_mut_ptr().cast();
-            message.msg_hdr.msg_controllen = mem::size_of::<Control>() as _;
+            message.msg_hdr.msg_controllen = if stamped { mem::size_of::<Control>() } else { 0 } as _;
         }
         // SAFETY: each header points at one iovec in `self.pieces`, that at a slot of its own with its length, and at a control buffer
         // of its own; the kernel writes into these and the headers during the call, while all are borrowed mutably.
