@@ -8,7 +8,6 @@ use raid_core::units::MemberIndex;
 
 use super::io::{Io, Whose};
 use super::run::{Kind, Phase};
-use super::running::Queue;
 use super::{Effects, Worker};
 use crate::member::{Done, MemberOp};
 use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, Report};
@@ -16,10 +15,9 @@ use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, Report};
 impl Worker {
     /// A member request has ended.
     pub(super) fn member_done(&mut self, done: Done, effects: &mut Effects) {
-        let mut chain = std::mem::take(&mut self.chain);
-        self.ios.end(done.id, &mut chain);
-        let merged = chain.len() > 1;
-        for io in chain.drain(..) {
+        let mut at = self.ios.end(done.id);
+        let merged = self.ios.is_merged(at);
+        while let Some(io) = self.ios.next_ended(&mut at) {
             if let Some(until) = done.closed_until {
                 self.close_range(&io, until);
             }
@@ -43,7 +41,6 @@ impl Worker {
                 Whose::Flush => self.flush_done(io.handle, status, effects),
             }
         }
-        self.chain = chain;
     }
 
     /// Copies of the write may be in the network until then: its region stays ours.
@@ -51,7 +48,7 @@ impl Worker {
         let Whose::RunWrite(run, _) = io.whose else {
             return;
         };
-        let region = self.regions.of(self.runs[run].stripe);
+        let region = self.regions.of(self.runs[run].place.stripe);
         let owned = self.owned.get_mut(&u64::from(region.0)).expect("a run's region is owned");
         owned.closed_until = owned.closed_until.max(until);
     }
@@ -143,11 +140,11 @@ impl Worker {
 
     /// All writes have ended: the run ends, or waits until the members that missed theirs are known to be absent.
     pub(super) fn writes_done(&mut self, id: u32, effects: &mut Effects) {
-        let view = std::sync::Arc::clone(&self.view);
-        let run = &mut self.runs[id];
-        if run.missed.is_empty() {
+        if self.runs[id].missed.is_empty() {
             return self.finish(id, IoStatus::Ok, effects);
         }
+        let view = std::sync::Arc::clone(&self.view);
+        let run = &mut self.runs[id];
         for member in run.resend {
             if view.members[member.index()].state == MemberState::Absent {
                 run.resend.remove(member);
@@ -190,11 +187,9 @@ impl Worker {
         if run.kind == Kind::Write {
             self.last_write = self.now;
         }
-        let (stripe, mismatches) = (run.stripe, run.mismatches);
+        let (entry, mismatches) = (run.place.entry, run.mismatches);
         let mut parts = std::mem::take(&mut run.parts);
-        let entry = &mut self.stripe_pool[self.stripes[&stripe.0]];
-        entry.active.retain(|r| *r != id);
-        self.touch(stripe);
+        self.unlock(entry, id);
         for part in parts.drain(..) {
             let slot = &mut self.parts[part];
             slot.status = slot.status.and(status);

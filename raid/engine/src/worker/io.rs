@@ -24,7 +24,7 @@ const MERGE_SEGS_MAX: u32 = 256;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Whose work an io is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// A read part's, straight into the caller's memory.
     PartRead(u32),
@@ -33,12 +33,11 @@ pub(super) enum Whose {
     /// A run's write of this member's block.
     RunWrite(u32, MemberIndex),
     /// The worker's flush of all members.
-    #[default]
     Flush,
 }
 
 /// One piece of work at a member.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Io {
     pub(super) whose: Whose,
     pub(super) handle: MemberHandle,
@@ -66,12 +65,6 @@ impl Io {
     }
 }
 
-impl Default for Io {
-    fn default() -> Io {
-        Io::new(Whose::Flush, MemberHandle(0), MemberOp::Flush, Sector::ZERO, 0)
-    }
-}
-
 /// An io on its way out, with its segments.
 #[derive(Clone, Copy, Debug)]
 struct Outgoing {
@@ -85,11 +78,25 @@ struct Outgoing {
     alone: bool,
 }
 
+/// Low bits of a key: place in the list.
+const INDEX_BITS: u32 = 32;
+const INDEX_MASK: u128 = (1 << INDEX_BITS) - 1;
+
+impl Outgoing {
+    /// Sorts by device, operation and sector; the place `i` in the list makes it unique. One number, as that sorts fastest.
+    fn key(&self, i: usize) -> u128 {
+        let device = u128::from(self.handle.0) << 2 | self.op as u128;
+        (device << 64 | u128::from(self.lba.0)) << INDEX_BITS | i as u128
+    }
+}
+
 /// All ios of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Ios {
     pool: Pool<Io>,
     out: Vec<Outgoing>,
+    /// Their keys, in the order in which they are sent.
+    order: Vec<u128>,
     segs: Vec<Piece>,
     serial: u32,
     /// Member requests sent, and their sectors: their quotient is the mean member request.
@@ -115,12 +122,12 @@ impl Ios {
 
     /// Merges what was queued in this turn and moves it to the effects.
     pub(super) fn take_out(&mut self, effects: &mut Effects) {
-        if self.out.len() > 1 {
-            self.out.sort_unstable_by_key(|o| (o.handle, o.op, o.lba, o.io));
-        }
+        self.order.clear();
+        self.order.extend(self.out.iter().enumerate().map(|(i, o)| o.key(i)));
+        self.order.sort_unstable();
         let mut tail = NONE;
-        for i in 0..self.out.len() {
-            let o = self.out[i];
+        for key in &self.order {
+            let o = self.out[(key & INDEX_MASK) as usize];
             let segs = &self.segs[o.segs_from as usize..(o.segs_from + o.segs) as usize];
             if let Some(last) = effects.requests.last_mut()
                 && tail != NONE
@@ -155,20 +162,29 @@ impl Ios {
         self.segs.clear();
     }
 
-    /// A member request has ended: its ios, one after the other, through `each`; they are gone afterwards.
-    pub(super) fn end(&mut self, id: MemberRequestId, chain: &mut Vec<Io>) {
-        let head = id.0 as u32;
-        let serial = (id.0 >> 32) as u32;
+    /// A member request has ended: its first io, to begin [`next_ended`](Ios::next_ended) with.
+    pub(super) fn end(&self, id: MemberRequestId) -> u32 {
+        let (head, serial) = (id.0 as u32, (id.0 >> 32) as u32);
         assert!(
             self.pool.is_live(head) && self.pool[head].serial == serial,
             "a member ended a request that is not outstanding"
         );
-        let mut at = head;
-        while at != NONE {
-            let io = self.pool.take(at);
-            at = io.next;
-            chain.push(Io { next: NONE, serial: 0, cancelled: false, ..io });
+        head
+    }
+
+    /// Takes the io at `at` out of its chain, and moves `at` on to the next; `None` at the chain's end.
+    pub(super) fn next_ended(&mut self, at: &mut u32) -> Option<Io> {
+        if *at == NONE {
+            return None;
         }
+        let io = self.pool.take(*at);
+        *at = io.next;
+        Some(io)
+    }
+
+    /// Whether the request that begins with this io has more than it.
+    pub(super) fn is_merged(&self, head: u32) -> bool {
+        self.pool[head].next != NONE
     }
 
     /// Sends a cancel for each request out whose first io `doomed` names, once.

@@ -35,18 +35,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use raid_core::geometry::Geometry;
-use raid_core::units::{MemberSet, Sector, Sectors};
+use raid_core::units::{MemberIndex, MemberSet, Sectors, StripeIndex};
 
-use crate::member::{Done, MemberRequest, MemberRequestId};
+use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
 use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
 use flush::Flushes;
-use forming::Stripe;
-use io::{Io, Ios, Whose};
+use forming::{Scratch, Stripe};
+use io::{Io, Ios, NONE, Whose};
 use pages::Pages;
 use pool::Pool;
-use run::Run;
+use run::{Run, Sources};
+use view::Stand;
 
 /// Longest run, in sectors: 512 KiB on each member.
 pub const RUN_SECTORS_MAX: u32 = 1024;
@@ -128,9 +129,14 @@ pub struct Counters {
 }
 
 /// A part and how far it is.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct PartSlot {
     part: Part,
+    region: RegionIndex,
+    /// The member that holds its data.
+    member: MemberIndex,
+    /// The run that it was tied to last.
+    last_run: u32,
     /// Runs that must end before it does.
     runs_left: u32,
     status: IoStatus,
@@ -139,19 +145,10 @@ struct PartSlot {
     written: bool,
 }
 
-impl Default for PartSlot {
-    fn default() -> PartSlot {
-        let part = Part {
-            client: crate::message::ClientId(0),
-            op: PartOp::Flush,
-            request: 0,
-            stripe: raid_core::units::StripeIndex(0),
-            data: raid_core::units::DataIndex(0),
-            from: 0,
-            sectors: 0,
-            piece: Piece::NONE,
-        };
-        PartSlot { part, runs_left: 0, status: IoStatus::Ok, mismatches: 0, written: false }
+impl PartSlot {
+    fn new(part: Part, region: RegionIndex, member: MemberIndex) -> PartSlot {
+        let status = IoStatus::Ok;
+        PartSlot { part, region, member, last_run: NONE, runs_left: 0, status, mismatches: 0, written: false }
     }
 }
 
@@ -198,6 +195,8 @@ pub struct Worker {
     regions: Arc<Regions>,
     slab: Arc<Slab>,
     view: Arc<View>,
+    /// How the members stand in it.
+    stand: Stand,
     /// Longest run that the pages allow.
     run_sectors_max: u32,
     parts: Pool<PartSlot>,
@@ -207,8 +206,9 @@ pub struct Worker {
     /// Stripes with active runs or waiting parts, by row.
     stripes: IndexMap<u32>,
     stripe_pool: Pool<Stripe>,
-    /// Stripes whose waiting parts may now form runs.
-    touched: Vec<u64>,
+    /// Stripes, by their place in the pool, whose waiting parts may now form runs.
+    touched: Vec<u32>,
+    scratch: Scratch,
     /// Runs formed and not yet started.
     fresh: Vec<u32>,
     /// Runs that wait for a view.
@@ -228,7 +228,7 @@ pub struct Worker {
     view_done_due: bool,
     /// A view came in this turn.
     resume_due: bool,
-    chain: Vec<Io>,
+    sources: Sources,
     counters: Counters,
     now: Duration,
 }
@@ -247,6 +247,7 @@ impl Worker {
             regions: config.regions,
             slab: Arc::clone(config.arena.slab()),
             may_write: config.view.write_ok,
+            stand: Stand::of(&config.view),
             view: config.view,
             run_sectors_max,
             parts: Pool::default(),
@@ -256,6 +257,7 @@ impl Worker {
             stripes: IndexMap::default(),
             stripe_pool: Pool::default(),
             touched: Vec::new(),
+            scratch: Scratch::default(),
             fresh: Vec::new(),
             held: Vec::new(),
             starved: VecDeque::new(),
@@ -267,7 +269,7 @@ impl Worker {
             want_write_sent: false,
             view_done_due: true,
             resume_due: false,
-            chain: Vec::new(),
+            sources: Sources::default(),
             counters: Counters::default(),
             now: Duration::ZERO,
         }
@@ -327,16 +329,20 @@ impl Worker {
     }
 
     fn accept(&mut self, part: Part, effects: &mut Effects) {
-        let slot = PartSlot { part, ..PartSlot::default() };
         if part.op == PartOp::Flush {
-            let id = self.parts.put(slot);
+            let id = self.parts.put(PartSlot::new(part, RegionIndex(0), MemberIndex(0)));
             self.flushes.waiting.push(id);
             return;
         }
         assert!(part.sectors > 0 && part.stripe.0 < self.geometry.stripes(), "a part lies within the array");
-        assert!(u64::from(part.from + part.sectors) <= self.geometry.chunk().0, "a part lies within its chunk");
-        self.owned.entry(u64::from(self.regions.of(part.stripe).0)).or_default().pending += 1;
-        let id = self.parts.put(slot);
+        assert!(
+            u64::from(part.from) + u64::from(part.sectors) <= self.geometry.chunk().0,
+            "a part lies within its chunk"
+        );
+        let region = self.regions.of(part.stripe);
+        self.owned.entry(u64::from(region.0)).or_default().pending += 1;
+        let member = self.geometry.data_member(part.stripe, part.data);
+        let id = self.parts.put(PartSlot::new(part, region, member));
         match part.op {
             PartOp::Read => self.accept_read(id),
             PartOp::Write { .. } if self.view.read_only => {
@@ -347,31 +353,17 @@ impl Worker {
         }
     }
 
-    /// A read goes to its member if that can be read, else to the stripe to be rebuilt.
+    /// A read goes to its member if that can be read, and into the caller's memory; else it waits to be rebuilt.
     fn accept_read(&mut self, id: u32) {
-        let part = self.parts[id].part;
-        let member = self.geometry.data_member(part.stripe, part.data);
-        let (readable, _, _) = self.standing(part.stripe, part.from, part.sectors);
-        if readable.contains(member) {
-            self.read_straight(id);
-        } else {
-            self.enqueue(id);
+        let PartSlot { part, member, .. } = self.parts[id];
+        let (readable, _, _) = self.standing(part.stripe, part.from + part.sectors);
+        if !readable.contains(member) {
+            return self.enqueue(id);
         }
-    }
-
-    fn read_straight(&mut self, id: u32) {
-        let part = self.parts[id].part;
-        let member = self.geometry.data_member(part.stripe, part.data);
         let place = self.view.members[member.index()];
-        let lba = self.device_lba(place.data_offset, &part);
-        let (handle, sectors) = (place.handle, part.sectors);
-        let op = crate::member::MemberOp::Read;
-        let io = Io::new(Whose::PartRead(id), handle, op, lba, sectors);
+        let lba = self.geometry.member_sector(part.stripe) + Sectors(place.data_offset.0 + u64::from(part.from));
+        let io = Io::new(Whose::PartRead(id), place.handle, MemberOp::Read, lba, part.sectors);
         self.ios.send(io, std::iter::once(part.piece));
-    }
-
-    fn device_lba(&self, data_offset: Sector, part: &Part) -> Sector {
-        self.geometry.member_sector(part.stripe) + Sectors(data_offset.0 + u64::from(part.from))
     }
 
     /// The part has ended: a FUA write goes on to the flush, everything else is replied to.
@@ -388,13 +380,11 @@ impl Worker {
 
     /// Sends the part's one reply and lets its region go if it was the last there.
     fn reply(&mut self, id: u32, effects: &mut Effects) {
-        let slot = self.parts.take(id);
-        let PartSlot { part, status, mismatches, .. } = slot;
+        let PartSlot { part, region, status, mismatches, .. } = self.parts.take(id);
         effects.replies.push(PartReply { client: part.client, request: part.request, status, mismatches });
         if part.op == PartOp::Flush {
             return;
         }
-        let region = self.regions.of(part.stripe);
         let owned = self.owned.get_mut(&u64::from(region.0)).expect("the part was counted when it came");
         owned.pending -= 1;
         owned.finished += 1;
@@ -433,10 +423,9 @@ impl Worker {
         self.closed.iter().map(|(until, _)| *until).min()
     }
 
-    /// Which members can be read, written, and are silent, for these sectors of a chunk row.
-    fn standing(&self, stripe: raid_core::units::StripeIndex, from: u32, sectors: u32) -> Standing {
-        let end = self.geometry.member_sector(stripe).0 + u64::from(from + sectors);
-        view::standing(&self.view, Sector(end))
+    /// Which members can be read, written, and are silent, in a chunk row up to sector `end` of its chunks.
+    fn standing(&self, stripe: StripeIndex, end: u32) -> Standing {
+        self.stand.at(self.geometry.member_sector(stripe) + Sectors(u64::from(end)))
     }
 }
 

@@ -17,27 +17,35 @@ impl<T> Default for Pool<T> {
     }
 }
 
-impl<T: Default> Pool<T> {
+impl<T> Pool<T> {
+    /// Puts a value into a slot.
+    pub(super) fn put(&mut self, value: T) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = (true, value);
+                index
+            }
+            None => self.grow(value),
+        }
+    }
+
+    fn grow(&mut self, value: T) -> u32 {
+        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 slots");
+        self.slots.push((true, value));
+        index
+    }
     /// A live slot that holds what its last user left in it (so that its vectors keep their room), or a new default.
-    pub(super) fn open(&mut self) -> u32 {
+    pub(super) fn open(&mut self) -> u32
+    where
+        T: Default,
+    {
         match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize].0 = true;
                 index
             }
-            None => {
-                let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 slots");
-                self.slots.push((true, T::default()));
-                index
-            }
+            None => self.grow(T::default()),
         }
-    }
-
-    /// Puts a value into a slot.
-    pub(super) fn put(&mut self, value: T) -> u32 {
-        let index = self.open();
-        self.slots[index as usize].1 = value;
-        index
     }
 
     /// Frees a slot, leaving its content for the next user.
@@ -48,10 +56,13 @@ impl<T: Default> Pool<T> {
         self.free.push(index);
     }
 
-    /// Frees a slot and takes its value.
-    pub(super) fn take(&mut self, index: u32) -> T {
+    /// Frees a slot; the answer is its value.
+    pub(super) fn take(&mut self, index: u32) -> T
+    where
+        T: Copy,
+    {
         self.close(index);
-        std::mem::take(&mut self.slots[index as usize].1)
+        self.slots[index as usize].1
     }
 
     /// Whether a slot is in use.

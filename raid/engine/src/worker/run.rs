@@ -54,12 +54,22 @@ pub(super) struct Seg {
     pub(super) piece: Piece,
 }
 
+/// Where a run is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    pub(super) stripe: StripeIndex,
+    /// The stripe's entry in the worker's pool.
+    pub(super) entry: u32,
+    /// The member that holds the row's parity.
+    pub(super) parity: MemberIndex,
+}
+
 const NO_BLOCK: u32 = u32::MAX;
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    pub(super) stripe: StripeIndex,
+    pub(super) place: Place,
     pub(super) from: u32,
     pub(super) sectors: u32,
     pub(super) kind: Kind,
@@ -98,10 +108,10 @@ pub(super) struct Run {
 
 impl Run {
     /// Makes the slot a fresh run; vectors keep their room.
-    pub(super) fn reset(&mut self, stripe: StripeIndex, from: u32, sectors: u32, kind: Kind, members: usize) {
+    pub(super) fn reset(&mut self, place: Place, from: u32, sectors: u32, kind: Kind, members: usize) {
         assert!(sectors > 0, "a run covers something");
         debug_assert!(self.pages.is_empty(), "the last user gave its pages back");
-        self.stripe = stripe;
+        self.place = place;
         self.from = from;
         self.sectors = sectors;
         self.kind = kind;
@@ -149,7 +159,7 @@ impl Run {
             "only a run that has not started is split, into two that cover something"
         );
         let (from, rest) = (self.from + at, self.sectors - at);
-        second.reset(self.stripe, from, rest, self.kind, self.block_at.len());
+        second.reset(self.place, from, rest, self.kind, self.block_at.len());
         second.given = self.given;
         self.sectors = at;
         let segs = std::mem::take(&mut self.segs);
@@ -227,28 +237,29 @@ impl Run {
 
     /// What is computed once the reads are in: the rebuilt block, then parity; a rebuild for a reader lands in its memory.
     /// For sync, answers whether the planned write is to be sent.
-    pub(super) fn compute(&mut self, all: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) -> bool {
+    pub(super) fn compute(&mut self, all: MemberSet, pool: &Pages, slab: &Slab, sources: &mut Sources) -> bool {
+        let data = all.without(self.place.parity);
         match self.planned.expect("computed after planning") {
             Planned::Data(plan) => {
                 if let Some(member) = plan.rebuild {
-                    self.rebuild(member, all, pool, slab);
+                    self.rebuild(member, all, pool, slab, sources);
                 }
                 if self.kind == Kind::Rebuild {
                     self.hand_over(pool, slab);
                 }
                 match plan.parity {
                     ParityWork::None => {}
-                    ParityWork::Rmw => self.parity_rmw(parity, pool, slab),
-                    ParityWork::Rcw => self.parity_rcw(all.without(parity), parity, pool, slab),
+                    ParityWork::Rmw => self.parity_rmw(pool, slab, sources),
+                    ParityWork::Rcw => self.parity_rcw(data, pool, slab, sources),
                 }
                 true
             }
             Planned::Sync(plan) => {
                 if let Some(member) = plan.rebuild {
-                    self.rebuild(member, all, pool, slab);
+                    self.rebuild(member, all, pool, slab, sources);
                     return true;
                 }
-                plan.compare && !self.parity_matches(all.without(parity), parity, pool, slab)
+                plan.compare && !self.parity_matches(data, pool, slab, sources)
             }
         }
     }
@@ -267,9 +278,9 @@ impl Run {
     }
 
     /// The member's block becomes the XOR of all other blocks' present content.
-    fn rebuild(&self, member: MemberIndex, all: MemberSet, pool: &Pages, slab: &Slab) {
+    fn rebuild(&self, member: MemberIndex, all: MemberSet, pool: &Pages, slab: &Slab, sources: &mut Sources) {
         for off in (0..self.sectors).step_by(PAGE_SECTORS as usize) {
-            let mut sources = Sources::new();
+            sources.clear();
             for other in all.without(member) {
                 sources.push(self.in_block(other, off, pool));
             }
@@ -278,11 +289,11 @@ impl Run {
     }
 
     /// Parity ^= old ^ new of each given block.
-    fn parity_rmw(&self, parity: MemberIndex, pool: &Pages, slab: &Slab) {
+    fn parity_rmw(&self, pool: &Pages, slab: &Slab, sources: &mut Sources) {
         let mut off = 0;
         while off < self.sectors {
-            let mut to = self.in_block(parity, off, pool);
-            let mut sources = Sources::new();
+            let mut to = self.in_block(self.place.parity, off, pool);
+            sources.clear();
             for member in self.given {
                 sources.push(self.in_block(member, off, pool));
                 sources.push(self.in_given(member, off));
@@ -295,11 +306,11 @@ impl Run {
     }
 
     /// Parity becomes the XOR of all data blocks, with new content where given.
-    fn parity_rcw(&self, data: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) {
+    fn parity_rcw(&self, data: MemberSet, pool: &Pages, slab: &Slab, sources: &mut Sources) {
         let mut off = 0;
         while off < self.sectors {
-            let to = self.in_block(parity, off, pool);
-            let mut sources = Sources::new();
+            let to = self.in_block(self.place.parity, off, pool);
+            sources.clear();
             for member in data {
                 if self.given.contains(member) {
                     sources.push(self.in_given(member, off));
@@ -314,12 +325,12 @@ impl Run {
     }
 
     /// Compares parity with the XOR of all data page by page, puts the right parity in its place, and counts what differed.
-    fn parity_matches(&mut self, data: MemberSet, parity: MemberIndex, pool: &Pages, slab: &Slab) -> bool {
+    fn parity_matches(&mut self, data: MemberSet, pool: &Pages, slab: &Slab, sources: &mut Sources) -> bool {
         let mut mismatches = 0;
         for off in (0..self.sectors).step_by(PAGE_SECTORS as usize) {
-            let is = self.in_block(parity, off, pool);
+            let is = self.in_block(self.place.parity, off, pool);
             // The first data block's page is no longer needed once its row is summed: it takes the sum.
-            let mut sources = Sources::new();
+            sources.clear();
             for member in data {
                 sources.push(self.in_block(member, off, pool));
             }
@@ -335,34 +346,34 @@ impl Run {
     }
 }
 
-/// Sources of one XOR, on the stack.
-struct Sources {
-    pieces: [Piece; 2 * raid_core::units::MEMBERS_MAX],
-    len: usize,
+/// Sources of one XOR; kept by the worker for its room.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pieces: Vec<Piece>,
     shortest: u32,
 }
 
 impl Sources {
-    fn new() -> Sources {
-        Sources { pieces: [Piece::NONE; 2 * raid_core::units::MEMBERS_MAX], len: 0, shortest: u32::MAX }
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.shortest = u32::MAX;
     }
 
     fn push(&mut self, piece: Piece) {
-        self.pieces[self.len] = piece;
-        self.len += 1;
+        self.pieces.push(piece);
         self.shortest = self.shortest.min(piece.sectors());
     }
 
     /// Cuts all to the shortest, at most `limit`, and tells that length.
     fn trim(&mut self, limit: u32) -> u32 {
         let sectors = self.shortest.min(limit);
-        for piece in &mut self.pieces[..self.len] {
+        for piece in &mut self.pieces {
             *piece = piece.sub(0, sectors);
         }
         sectors
     }
 
     fn all(&self) -> &[Piece] {
-        &self.pieces[..self.len]
+        &self.pieces
     }
 }

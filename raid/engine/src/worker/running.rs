@@ -7,7 +7,7 @@ use raid_core::plan::{self, Ask, Method, ParityWork, Plan, Refusal, SyncAsk, Syn
 use raid_core::units::{MemberIndex, MemberSet, Sectors};
 
 use super::io::{Io, Whose};
-use super::run::{Kind, Phase, Planned};
+use super::run::{Kind, Phase, Place, Planned};
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
 use crate::message::{IoStatus, Report};
@@ -75,7 +75,7 @@ impl Worker {
         if run.is_write() && view.suspended || run.kind == Kind::Write && !self.may_write {
             return Verdict::Hold;
         }
-        let standing = self.standing(run.stripe, run.from, run.sectors);
+        let standing = self.standing(run.place.stripe, run.end());
         let (readable, _, silent) = standing;
         // Members whose failure the array does not know yet.
         let failing = readable.intersection(run.avoid);
@@ -104,9 +104,8 @@ impl Worker {
 
     fn plan(&self, id: u32, (readable, writable, _): Standing) -> Result<Planned, Refusal> {
         let run = &self.runs[id];
-        let stripe = run.stripe;
-        let parity = self.geometry.parity_member(stripe);
-        let data = self.geometry.data_members(stripe);
+        let Place { stripe, parity, .. } = run.place;
+        let data = self.geometry.all_members().without(parity);
         let readable = readable.minus(run.bad).minus(run.avoid);
         let held = MemberSet::EMPTY;
         let (overwrite, want) = match run.kind {
@@ -176,7 +175,7 @@ impl Worker {
         let first = &mut self.runs[id];
         let half = first.sectors / 2;
         first.split_off(half, &mut second);
-        let (stripe, from, end) = (first.stripe, first.from, first.end());
+        let (entry, from, end) = (first.place.entry, first.from, first.end());
         let mut parts = std::mem::take(&mut first.parts);
         parts.retain(|&part| {
             let slot = &mut self.parts[part];
@@ -190,17 +189,15 @@ impl Worker {
         });
         self.runs[id].parts = parts;
         self.runs[other] = second;
-        let entry = &mut self.stripe_pool[self.stripes[&stripe.0]];
-        entry.active.push(other);
+        self.stripe_pool[entry].active.push(other);
         self.start(id, Queue::Lead, effects);
         self.start(other, Queue::Lead, effects);
     }
 
     /// Takes the pages and sends the reads; with nothing to read goes on at once.
     fn start_planned(&mut self, id: u32, planned: Planned, queue: Queue, effects: &mut Effects) {
-        let parity = self.geometry.parity_member(self.runs[id].stripe);
-        let blocks = blocks_needed(&planned, parity);
         let run = &mut self.runs[id];
+        let blocks = blocks_needed(&planned, run.place.parity);
         let waits = queue == Queue::Join && !self.starved.is_empty() && !blocks.is_empty();
         if waits || !run.take_pages(blocks, &mut self.pages) {
             return match queue {
@@ -245,9 +242,8 @@ impl Worker {
 
     /// All reads have ended: compute and write, or plan again.
     pub(super) fn reads_done(&mut self, id: u32, effects: &mut Effects) {
-        let stripe = self.runs[id].stripe;
         // What arrived while the reads were out may now be planned.
-        self.touch(stripe);
+        self.touch(self.runs[id].place.entry);
         if self.runs[id].replan || !self.still_stands(id) {
             let run = &mut self.runs[id];
             run.give_pages(&mut self.pages);
@@ -255,9 +251,8 @@ impl Worker {
             return self.start(id, Queue::Lead, effects);
         }
         let all = self.geometry.all_members();
-        let parity = self.geometry.parity_member(stripe);
         let run = &mut self.runs[id];
-        if !run.compute(all, parity, &self.pages, &self.slab) {
+        if !run.compute(all, &self.pages, &self.slab, &mut self.sources) {
             run.write = MemberSet::EMPTY;
         }
         run.phase = Phase::Writing;
@@ -275,7 +270,7 @@ impl Worker {
         let place = self.view.members[member.index()];
         let run = &mut self.runs[id];
         run.outstanding += 1;
-        let base = self.geometry.member_sector(run.stripe);
+        let base = self.geometry.member_sector(run.place.stripe);
         let lba = base + Sectors(place.data_offset.0 + u64::from(run.from));
         let whose = if op == MemberOp::Read { Whose::RunRead(id, member) } else { Whose::RunWrite(id, member) };
         let io = Io::new(whose, place.handle, op, lba, run.sectors);

@@ -4,6 +4,7 @@ mod disk;
 mod fake_array;
 mod model;
 mod seeds;
+mod speed;
 mod world;
 
 use super::Worker;

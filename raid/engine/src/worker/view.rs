@@ -12,21 +12,41 @@ use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
 use crate::message::{MemberHandle, MemberState, Report, ToWorker, View};
 
-/// Which members can be read, written, and are silent, for rows that end at `end` of the data area.
-pub(super) fn standing(view: &View, end: Sector) -> Standing {
-    let (mut readable, mut writable, mut silent) = (MemberSet::EMPTY, MemberSet::EMPTY, MemberSet::EMPTY);
-    for (index, member) in view.members.iter().enumerate() {
-        let index = MemberIndex(index as u8);
-        match member.state {
-            MemberState::InSync => readable.insert(index),
-            MemberState::Silent => silent.insert(index),
-            MemberState::Recovering { below } if end <= below => readable.insert(index),
-            MemberState::Recovering { .. } => {}
-            MemberState::Absent => continue,
+/// Which members can be read, written, and are silent, in the present view.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stand {
+    in_sync: MemberSet,
+    writable: MemberSet,
+    silent: MemberSet,
+    recovering: Vec<(MemberIndex, Sector)>,
+}
+
+impl Stand {
+    pub(super) fn of(view: &View) -> Stand {
+        let mut stand = Stand::default();
+        for (index, member) in view.members.iter().enumerate() {
+            let index = MemberIndex(index as u8);
+            match member.state {
+                MemberState::InSync => stand.in_sync.insert(index),
+                MemberState::Silent => stand.silent.insert(index),
+                MemberState::Recovering { below } => stand.recovering.push((index, below)),
+                MemberState::Absent => continue,
+            }
+            stand.writable.insert(index);
         }
-        writable.insert(index);
+        stand
     }
-    (readable, writable, silent)
+
+    /// The same for rows that end at `end` of the data area.
+    pub(super) fn at(&self, end: Sector) -> Standing {
+        let mut readable = self.in_sync;
+        for (member, below) in &self.recovering {
+            if end <= *below {
+                readable.insert(*member);
+            }
+        }
+        (readable, self.writable, self.silent)
+    }
 }
 
 /// How a device stands, whatever its role; one without a role is absent.
@@ -61,6 +81,7 @@ impl Worker {
         assert!(view.generation >= self.view.generation, "views arrive in order");
         self.may_write = view.write_ok;
         self.want_write_sent = false;
+        self.stand = Stand::of(&view);
         self.view = view;
         self.view_done_due = true;
         self.resume_due = true;

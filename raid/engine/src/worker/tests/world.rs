@@ -11,7 +11,7 @@ use raid_core::plan::RmwLevel;
 use raid_core::units::{DataIndex, MemberCount, MemberIndex, SECTOR_SIZE, Sector, Sectors, StripeIndex};
 
 use super::disk::{Disk, Mode};
-use super::fake_array::{FakeArray, Task};
+use super::fake_array::FakeArray;
 use super::model::{self, Model, Rng};
 use crate::member::{MemberOp, MemberRequest};
 use crate::message::{

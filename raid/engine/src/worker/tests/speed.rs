@@ -1,0 +1,172 @@
+//! What the worker itself costs, with members that answer at once and move no data. Not a check: figures for whoever works on it.
+//!
+//! `cargo test --release -p raid-engine speed -- --ignored --nocapture`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use raid_core::geometry::{Geometry, Layout};
+use raid_core::parity::Kernels;
+use raid_core::plan::RmwLevel;
+use raid_core::units::{MemberCount, Sector, Sectors};
+
+use super::model::Rng;
+use crate::member::Done;
+use crate::message::{ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, View, WorkerId};
+use crate::plug::{self, Memory, Whole};
+use crate::region::Regions;
+use crate::slab::{Arena, PAGE, Piece, Slab};
+use crate::worker::{Config, Effects, Inputs, Worker};
+
+const MEMBERS: u8 = 5;
+
+/// A worker under a load of equal requests.
+struct Load {
+    worker: Worker,
+    geometry: Geometry,
+    regions: Arc<Regions>,
+    memory: Arena,
+    inputs: Inputs,
+    effects: Effects,
+    rng: Rng,
+    sectors: u32,
+    free: Vec<u32>,
+    parts_left: Vec<u32>,
+    batch: Vec<Part>,
+}
+
+impl Load {
+    fn new(depth: u32, sectors: u32) -> Load {
+        let count = MemberCount(MEMBERS);
+        let geometry =
+            Geometry::new(count, Sectors(128), Sectors(2 << 20), Layout::LeftSymmetric).expect("a valid shape");
+        let regions = Arc::new(Regions::new(&geometry));
+        let slab = Slab::with_bytes(Kernels::detect(), 1 << 30).expect("address space");
+        let pages = 256 * usize::from(MEMBERS);
+        let member = |i| MemberView {
+            state: MemberState::InSync,
+            handle: MemberHandle(u16::from(i)),
+            data_offset: Sector(2048),
+        };
+        let view = View {
+            generation: 1,
+            members: (0..MEMBERS).map(member).collect(),
+            parity_trusted_below: Sector(u64::MAX),
+            write_ok: true,
+            suspended: false,
+            read_only: false,
+            rmw_level: RmwLevel::Fewer,
+            abandon: false,
+        };
+        let memory = slab.arena(depth as usize * sectors as usize * 512).expect("room");
+        let worker = Worker::new(Config {
+            id: WorkerId(0),
+            geometry,
+            regions: Arc::clone(&regions),
+            arena: slab.arena(pages * PAGE).expect("room"),
+            pages,
+            view: Arc::new(view),
+        });
+        Load {
+            worker,
+            geometry,
+            regions,
+            memory,
+            inputs: Inputs::default(),
+            effects: Effects::default(),
+            rng: Rng::new(1),
+            sectors,
+            free: (0..depth).collect(),
+            parts_left: vec![0; depth as usize],
+            batch: Vec::new(),
+        }
+    }
+
+    fn piece(&self, slot: u32) -> Piece {
+        self.memory.piece().sub(slot * self.sectors, self.sectors)
+    }
+
+    /// Submits all that the depth allows, in plugs of at most 64.
+    fn submit(&mut self) {
+        let places = self.geometry.array_sectors().0 / u64::from(self.sectors);
+        while !self.free.is_empty() {
+            let batch = self.free.len().min(64);
+            for slot in self.free.split_off(self.free.len() - batch) {
+                let whole = Whole {
+                    client: ClientId(1),
+                    request: slot,
+                    op: PartOp::Write { fua: false },
+                    at: Sector(self.rng.below(places) * u64::from(self.sectors)),
+                    sectors: Sectors(u64::from(self.sectors)),
+                    memory: Memory::Piece(self.piece(slot)),
+                };
+                self.parts_left[slot as usize] = plug::split(&self.geometry, &whole, &mut self.batch);
+            }
+            plug::sort(&mut self.batch);
+            for part in self.batch.drain(..) {
+                self.regions.claim(self.regions.of(part.stripe), WorkerId(0));
+                self.inputs.parts.push(part);
+            }
+        }
+    }
+
+    fn round(&mut self) {
+        self.submit();
+        self.worker.turn(Duration::ZERO, &mut self.inputs, &mut self.effects);
+        let effects = &mut self.effects;
+        for request in effects.requests.drain(..) {
+            let (id, status) = (request.id, IoStatus::Ok);
+            self.inputs.done.push(Done { id, status, closed_until: None });
+        }
+        effects.segs.clear();
+        effects.reports.clear();
+        for reply in effects.replies.drain(..) {
+            let left = &mut self.parts_left[reply.request as usize];
+            *left -= 1;
+            if *left == 0 {
+                self.free.push(reply.request);
+            }
+        }
+    }
+
+    /// Nanoseconds of CPU for each of `count` requests.
+    fn measure(&mut self, count: u64) -> f64 {
+        let start = cpu_time();
+        let mut done = 0;
+        while done < count {
+            self.round();
+            done += self.free.len() as u64;
+        }
+        (cpu_time() - start).as_nanos() as f64 / done as f64
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn print_speed(depth: u32, sectors: u32) {
+    let mut load = Load::new(depth, sectors);
+    let count = (2 << 20) / u64::from(sectors);
+    load.measure(count / 4);
+    let mut figures: Vec<f64> = (0..5).map(|_| load.measure(count)).collect();
+    figures.sort_by(f64::total_cmp);
+    println!("{sectors:5} sectors, {depth:3} at a time: {:8.0} ns per write", figures[0]);
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn speed_of_4k_writes() {
+    for depth in [1, 64, 256] {
+        print_speed(depth, 8);
+    }
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn speed_of_larger_writes() {
+    for (depth, sectors) in [(64, 32), (64, 128), (16, 2048)] {
+        print_speed(depth, sectors);
+    }
+}
