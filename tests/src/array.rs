@@ -30,6 +30,12 @@ const READY: &str = "ready";
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static SWEEP: Once = Once::new();
 
+/// A name that no other test's array has.
+pub fn unique_name() -> String {
+    SWEEP.call_once(sweep);
+    format!("{}{}-{}", netns::PREFIX, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// An array by name and members.
 pub struct Spec<'a> {
     name: String,
@@ -41,15 +47,19 @@ pub struct Spec<'a> {
 impl<'a> Spec<'a> {
     /// An array over local files and block devices, or `mem:`.
     pub fn local<S: AsRef<Path>>(members: impl IntoIterator<Item = S>) -> Self {
-        SWEEP.call_once(sweep);
-        let name = format!("{}{}-{}", netns::PREFIX, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let members = members.into_iter().map(|path| path.as_ref().display().to_string()).collect();
-        Self { name, netns: None, interfaces: Vec::new(), members }
+        Self { name: unique_name(), netns: None, interfaces: Vec::new(), members }
     }
 
     /// An array over AoE devices found on `interface` of `netns`.
     pub fn aoe<S: AsRef<Path>>(netns: &'a NetNs, interface: &str, members: impl IntoIterator<Item = S>) -> Self {
         Self { netns: Some(netns), interfaces: vec![interface.to_owned()], ..Self::local(members) }
+    }
+
+    /// The same members under a name of the caller's, from [`unique_name`].
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
     }
 
     /// The same array with other members: one left out, or one in another place.
@@ -262,6 +272,11 @@ impl Detail {
     /// `idle`, `resync`, `recover`.
     pub fn sync_action(&self) -> &str {
         self.text("sync_action")
+    }
+
+    /// What ran last, since the array was assembled: `resync`, `recover` and so on.
+    pub fn last_sync_action(&self) -> Option<&str> {
+        self.0.get("last_sync_action").and_then(Value::as_str)
     }
 
     /// Members that are not in sync.

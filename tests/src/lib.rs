@@ -14,6 +14,7 @@ pub mod nbd;
 pub mod netns;
 pub mod pattern;
 pub mod proc;
+pub mod rig;
 pub mod shelf;
 pub mod skip;
 pub mod vblade;

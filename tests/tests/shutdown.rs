@@ -1,0 +1,249 @@
+//! The ends of an array: SIGTERM, which is orderly, and SIGKILL, which is a crash.
+
+use etherraid_tests::array::{Running, Spec};
+use etherraid_tests::nbd::{self, Client};
+use etherraid_tests::rig::{self, VbladeRig};
+use etherraid_tests::{md, pattern, require};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+const MEMBERS: usize = 4;
+const MEMBER_BYTES: u64 = 48 << 20;
+const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+/// NBD's error for a request that comes after the server began to stop.
+const ESHUTDOWN: u32 = 108;
+
+/// What a block of the array may hold, as versions of the pattern; version 0 is the zeroes of a fresh array.
+struct Model {
+    /// Per block: the version that a flush has covered, and those sent since.
+    blocks: HashMap<u64, Vec<u64>>,
+    next_version: u64,
+    random: u64,
+    range: u64,
+}
+
+impl Model {
+    fn new(range_blocks: u64) -> Self {
+        Self { blocks: HashMap::new(), next_version: 1, random: 7, range: range_blocks }
+    }
+
+    fn data(block: u64, version: u64) -> Vec<u8> {
+        match version {
+            0 => vec![0; BLOCK],
+            _ => pattern::bytes(version, block * BLOCK as u64, BLOCK),
+        }
+    }
+
+    /// Picks a block and the data of a new version of it.
+    fn next_write(&mut self) -> (u64, Vec<u8>) {
+        self.random = pattern::mix(self.random);
+        let block = self.random % self.range;
+        let version = self.next_version;
+        self.next_version += 1;
+        self.blocks.entry(block).or_insert_with(|| vec![0]).push(version);
+        (block * BLOCK as u64, Self::data(block, version))
+    }
+
+    /// Everything sent so far has been answered, and then a flush was.
+    fn flushed(&mut self) {
+        for versions in self.blocks.values_mut() {
+            versions.drain(..versions.len() - 1);
+        }
+    }
+
+    /// Checks each sector of each block that was ever written against what it may hold.
+    fn check(&self, client: &mut Client) {
+        for (&block, versions) in &self.blocks {
+            let found = client.read(block * BLOCK as u64, BLOCK).unwrap();
+            let allowed: Vec<Vec<u8>> = versions.iter().map(|&v| Self::data(block, v)).collect();
+            for at in (0..BLOCK).step_by(SECTOR) {
+                let sector = at..at + SECTOR;
+                let fits = allowed.iter().any(|data| data[sector.clone()] == found[sector.clone()]);
+                assert!(fits, "block {block}, byte {at}: none of versions {versions:?}");
+            }
+        }
+    }
+}
+
+/// Sends `count` writes at once, and takes as many answers.
+fn write_batch(client: &mut Client, model: &mut Model, count: usize) {
+    for _ in 0..count {
+        let (offset, data) = model.next_write();
+        client.send_write(offset, &data, false).unwrap();
+    }
+    for _ in 0..count {
+        assert_eq!(client.answer().unwrap().error, 0);
+    }
+}
+
+fn as_paths(files: &[PathBuf]) -> Vec<&Path> {
+    files.iter().map(PathBuf::as_path).collect()
+}
+
+fn states(files: &[&Path]) -> Vec<String> {
+    files.iter().map(|file| md::examine(file).field("State").to_owned()).collect()
+}
+
+#[test]
+fn sigterm_finishes_what_is_in_flight_and_marks_the_array_clean() {
+    require!("mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
+    let spec = Spec::local(&files);
+    spec.create(&["-c", rig::CHUNK]);
+    let mut array = spec.run(&[]);
+    array.wait_in_sync();
+
+    let mut client = Client::connect(array.socket()).unwrap();
+    let mut sent: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
+    let mut send = |client: &mut Client, sent: &mut HashMap<u64, (u64, Vec<u8>)>, n: u64| {
+        let offset = n * BLOCK as u64;
+        let data = pattern::bytes(1, offset, BLOCK);
+        let cookie = client.send_write(offset, &data, false)?;
+        sent.insert(cookie, (offset, data));
+        Ok::<(), std::io::Error>(())
+    };
+    for n in 0..64 {
+        send(&mut client, &mut sent, n).unwrap();
+    }
+    array.sigterm();
+    // Goes on asking until it is told to stop or the connection ends: one new write for each answer.
+    let (mut done, mut refused, mut next) = (Vec::new(), 0, 64);
+    while let Ok(answer) = client.answer() {
+        let write = sent.remove(&answer.cookie).expect("each write is answered once");
+        match answer.error {
+            0 => done.push(write),
+            ESHUTDOWN => refused += 1,
+            other => panic!("error {other} in an orderly end"),
+        }
+        next += 1;
+        if send(&mut client, &mut sent, next).is_err() {
+            break;
+        }
+        assert!(next < 1 << 13, "it serves on after SIGTERM");
+    }
+    assert_eq!(array.wait_exit().code(), Some(0));
+    assert!(!done.is_empty());
+    println!("{} writes done, {refused} refused, {} unanswered", done.len(), sent.len());
+    assert!(Client::connect(array.socket()).is_err());
+    assert_eq!(states(&as_paths(&files)), ["clean"; MEMBERS]);
+    md::parity_of_array_is_right(&as_paths(&files)).unwrap();
+
+    let array = spec.run(&[]);
+    assert!(array.detail().is_idle(), "a clean array needs no resync");
+    let mut client = Client::connect(array.socket()).unwrap();
+    for (offset, data) in done {
+        assert!(client.read(offset, BLOCK).unwrap() == data, "an answered write at {offset} is gone");
+    }
+    array.stop();
+}
+
+#[test]
+fn sigterm_of_an_idle_array_is_clean() {
+    require!("mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
+    let spec = Spec::local(&files);
+    spec.create(&["-c", rig::CHUNK]);
+    let mut array = spec.run(&[]);
+    array.wait_in_sync();
+    array.sigterm();
+    assert_eq!(array.wait_exit().code(), Some(0));
+    assert!(!array.socket().exists(), "the socket is left behind");
+    assert_eq!(states(&as_paths(&files)), ["clean"; MEMBERS]);
+}
+
+/// Writes with a flush now and then, and kills the process with writes in flight.
+fn crash(array: Running, model: &mut Model) {
+    let mut client = Client::connect(array.socket()).unwrap();
+    for _ in 0..8 {
+        for _ in 0..8 {
+            write_batch(&mut client, model, 32);
+        }
+        client.flush().unwrap();
+        model.flushed();
+    }
+    write_batch(&mut client, model, 32);
+    for _ in 0..64 {
+        let (offset, data) = model.next_write();
+        client.send_write(offset, &data, false).unwrap();
+    }
+    let _first = client.answer().unwrap();
+    array.sigkill();
+}
+
+/// After a crash: found dirty, resynced while it serves, flushed data there, and the same with any member absent.
+fn recovers(spec: &Spec<'_>, files: &[&Path], dir: &Path, model: &Model) {
+    assert_eq!(states(files), vec!["active"; files.len()], "a crash in the midst of writes leaves the array dirty");
+    let array = spec.run(&[]);
+    let mut client = Client::connect(array.socket()).unwrap();
+    model.check(&mut client);
+    let detail = array.wait_in_sync();
+    assert_eq!(detail.last_sync_action(), Some("resync"), "{detail:?}");
+    model.check(&mut client);
+    client.disconnect().unwrap();
+    let image = rig::image_of(&array, &dir.join("resynced"));
+    array.stop();
+    assert_eq!(states(files), vec!["clean"; files.len()]);
+    md::parity_of_array_is_right(files).unwrap();
+    rig::reads_the_same_without_any_one(spec, dir, &image);
+}
+
+#[test]
+fn sigkill_during_writes_over_files() {
+    require!("mdadm", "nbdcopy");
+    let dir = tempfile::tempdir().unwrap();
+    let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
+    let spec = Spec::local(&files);
+    spec.create(&["-c", rig::CHUNK]);
+    let array = spec.run(&[]);
+    array.wait_in_sync();
+    let mut model = Model::new(2000);
+    crash(array, &mut model);
+    recovers(&spec, &as_paths(&files), dir.path(), &model);
+}
+
+#[test]
+fn sigkill_during_writes_over_vblades() {
+    require!(netns, "vblade", "mdadm", "nbdcopy");
+    let rig = VbladeRig::new(MEMBERS, MEMBER_BYTES);
+    let array = rig.start_array(&[]);
+    let mut model = Model::new(2000);
+    crash(array, &mut model);
+    recovers(&rig.spec(), &rig.files(), rig.dir.path(), &model);
+}
+
+#[test]
+fn a_dirty_array_with_a_member_missing_is_refused_unless_forced() {
+    require!("mdadm", "nbdcopy");
+    let dir = tempfile::tempdir().unwrap();
+    let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
+    let spec = Spec::local(&files);
+    spec.create(&["-c", rig::CHUNK]);
+    let array = spec.run(&[]);
+    array.wait_in_sync();
+    crash(array, &mut Model::new(2000));
+    let before: Vec<Vec<u8>> = files.iter().map(|f| md::superblock_bytes(f).unwrap()).collect();
+    let fewer = spec.with_members(&spec.members()[1..]);
+    let text = fewer.run_refused(&["--run"]).fails_with(1);
+    assert!(text.contains("--force"), "it must say what to try: {text}");
+    let after: Vec<Vec<u8>> = files.iter().map(|f| md::superblock_bytes(f).unwrap()).collect();
+    assert!(before == after, "a refused assembly changes nothing");
+    let array = fewer.run(&["--run", "--force"]);
+    assert_eq!(array.detail().degraded(), 1);
+    array.stop();
+}
+
+#[test]
+fn an_array_runs_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
+    let spec = Spec::local(&files);
+    spec.create(&["-c", rig::CHUNK]);
+    let array = spec.run(&[]);
+    spec.run_refused(&[]).fails_with(1);
+    nbd::Client::connect(array.socket()).unwrap().flush().unwrap();
+    array.stop();
+    spec.run(&[]).stop();
+}
