@@ -42,36 +42,18 @@ pub struct Whole {
 
 /// Cuts a request at chunk borders; answers how many parts it made.
 pub fn split(geometry: &Geometry, whole: &Whole, parts: &mut Vec<Part>) -> u32 {
-    let Whole {
-        client,
-        request,
-        op,
-        at,
-        sectors,
-        memory,
-    } = *whole;
+    let Whole { client, request, op, at, sectors, memory } = *whole;
     let chunk = geometry.chunk().0;
     let (mut done, mut count) = (0, 0);
     while done < sectors.0 {
         let place = geometry.locate(at + Sectors(done));
-        let length = (chunk - place.in_chunk.0)
-            .min(sectors.0 - done)
-            .min(PART_SECTORS_MAX) as u32;
+        let length = (chunk - place.in_chunk.0).min(sectors.0 - done).min(PART_SECTORS_MAX) as u32;
         let piece = match memory {
             Memory::Piece(piece) => piece.sub(done as u32, length),
             Memory::Zeroes(piece) => piece.sub(0, length),
         };
         let (stripe, data, from) = (place.stripe, place.data, place.in_chunk.0 as u32);
-        parts.push(Part {
-            client,
-            op,
-            request,
-            stripe,
-            data,
-            from,
-            sectors: length,
-            piece,
-        });
+        parts.push(Part { client, op, request, stripe, data, from, sectors: length, piece });
         done += u64::from(length);
         count += 1;
     }
@@ -88,3 +70,6 @@ pub fn flush(client: ClientId, request: u32) -> Part {
     let (stripe, data) = (StripeIndex(0), DataIndex(0));
     Part { client, op: PartOp::Flush, request, stripe, data, from: 0, sectors: 0, piece: Piece::NONE }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,15 +57,8 @@ impl Piece {
 
     /// `sectors` of the piece from `from` on. Panics where that is not within the piece.
     pub fn sub(self, from: u32, sectors: u32) -> Piece {
-        assert!(
-            from.checked_add(sectors)
-                .is_some_and(|end| end <= self.sectors),
-            "sub-piece reaches past its piece"
-        );
-        Piece {
-            at: self.at + from,
-            sectors,
-        }
+        assert!(from.checked_add(sectors).is_some_and(|end| end <= self.sectors), "sub-piece reaches past its piece");
+        Piece { at: self.at + from, sectors }
     }
 
     /// Whether `next` begins where this piece ends.
@@ -76,10 +69,7 @@ impl Piece {
     /// The piece and the one that [`touches`](Piece::touches) it, as one.
     pub fn joined(self, next: Piece) -> Piece {
         assert!(self.touches(next), "only pieces that touch can be joined");
-        Piece {
-            at: self.at,
-            sectors: self.sectors + next.sectors,
-        }
+        Piece { at: self.at, sectors: self.sectors + next.sectors }
     }
 }
 
@@ -105,12 +95,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.slab.release(self.piece);
-        self.slab
-            .carved
-            .lock()
-            .expect("no panic while held")
-            .free
-            .push(self.piece);
+        self.slab.carved.lock().expect("no panic while held").free.push(self.piece);
     }
 }
 
@@ -144,14 +129,8 @@ impl Slab {
 
     /// Reserves a slab of this many bytes (at least 2 MiB, for tests with many slabs).
     pub fn with_bytes(kernels: Kernels, bytes: usize) -> io::Result<Arc<Slab>> {
-        assert!(
-            bytes >= 2 * ZERO_BYTES && bytes.is_multiple_of(PAGE),
-            "slab size"
-        );
-        assert!(
-            bytes as u64 / SECTOR_SIZE <= u64::from(u32::MAX),
-            "pieces count sectors in 32 bits"
-        );
+        assert!(bytes >= 2 * ZERO_BYTES && bytes.is_multiple_of(PAGE), "slab size");
+        assert!(bytes as u64 / SECTOR_SIZE <= u64::from(u32::MAX), "pieces count sectors in 32 bits");
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
             mmap_anonymous(
@@ -163,16 +142,8 @@ impl Slab {
         };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never maps page zero");
         let next = (ZERO_BYTES as u64 / SECTOR_SIZE) as u32;
-        let carved = Mutex::new(Carved {
-            next,
-            free: Vec::new(),
-        });
-        Ok(Arc::new(Slab {
-            base,
-            bytes,
-            kernels,
-            carved,
-        }))
+        let carved = Mutex::new(Carved { next, free: Vec::new() });
+        Ok(Arc::new(Slab { base, bytes, kernels, carved }))
     }
 
     /// The parity kernels in use.
@@ -192,26 +163,17 @@ impl Slab {
                 if u64::from(end) * SECTOR_SIZE > self.bytes as u64 {
                     return None;
                 }
-                let piece = Piece {
-                    at: carved.next,
-                    sectors,
-                };
+                let piece = Piece { at: carved.next, sectors };
                 carved.next = end;
                 piece
             }
         };
-        Some(Arena {
-            slab: Arc::clone(self),
-            piece,
-        })
+        Some(Arena { slab: Arc::clone(self), piece })
     }
 
     /// Sectors of zeroes, at most a MiB of them. Never write to it.
     pub fn zeroes(&self, sectors: u32) -> Piece {
-        assert!(
-            sectors as usize * SECTOR_SIZE as usize <= ZERO_BYTES,
-            "longer than the zero area"
-        );
+        assert!(sectors as usize * SECTOR_SIZE as usize <= ZERO_BYTES, "longer than the zero area");
         Piece { at: 0, sectors }
     }
 
@@ -225,30 +187,20 @@ impl Slab {
 
     /// Copies `data` into the piece from byte `offset` on.
     pub fn fill(&self, piece: Piece, offset: usize, data: &[u8]) {
-        assert!(
-            offset + data.len() <= piece.bytes(),
-            "data longer than the piece"
-        );
+        assert!(offset + data.len() <= piece.bytes(), "data longer than the piece");
         // SAFETY: source and destination are valid for the length (checked), and the slab never overlaps `data`
         // because no reference into it exists but a `Buf`'s, whose holder is not the engine.
         unsafe {
-            self.address(piece)
-                .add(offset)
-                .copy_from_nonoverlapping(NonNull::from(data).cast(), data.len());
+            self.address(piece).add(offset).copy_from_nonoverlapping(NonNull::from(data).cast(), data.len());
         }
     }
 
     /// Copies from byte `offset` of the piece into `data`.
     pub fn read_out(&self, piece: Piece, offset: usize, data: &mut [u8]) {
-        assert!(
-            offset + data.len() <= piece.bytes(),
-            "data longer than the piece"
-        );
+        assert!(offset + data.len() <= piece.bytes(), "data longer than the piece");
         // SAFETY: as in `fill`.
         unsafe {
-            self.address(piece)
-                .add(offset)
-                .copy_to_nonoverlapping(NonNull::from(&mut *data).cast(), data.len());
+            self.address(piece).add(offset).copy_to_nonoverlapping(NonNull::from(&mut *data).cast(), data.len());
         }
     }
 
@@ -301,23 +253,25 @@ impl Slab {
         let _ = unsafe { madvise(start.cast(), piece.bytes(), Advice::LinuxDontNeed) };
     }
 
-    fn with_addresses(
-        &self,
-        to: Piece,
-        sources: &[Piece],
-        f: impl FnOnce(*mut u8, &[*const u8], usize),
-    ) {
+    fn with_addresses(&self, to: Piece, sources: &[Piece], f: impl FnOnce(*mut u8, &[*const u8], usize)) {
+        const FEW: usize = 8;
         const SOURCES_MAX: usize = 2 * raid_core::units::MEMBERS_MAX;
-        let mut addresses = [std::ptr::null::<u8>(); SOURCES_MAX];
+        // Most XORs have few sources, and clearing room for the most would cost as much as a small XOR.
+        if sources.len() <= FEW {
+            self.gather::<FEW>(to, sources, f);
+        } else {
+            self.gather::<SOURCES_MAX>(to, sources, f);
+        }
+    }
+
+    fn gather<const N: usize>(&self, to: Piece, sources: &[Piece], f: impl FnOnce(*mut u8, &[*const u8], usize)) {
+        assert!(sources.len() <= N, "more sources than an array has blocks");
+        let mut addresses = [std::ptr::null::<u8>(); N];
         for (address, source) in addresses.iter_mut().zip(sources) {
             assert_eq!(source.sectors, to.sectors, "pieces of one length");
             *address = self.address(*source).as_ptr();
         }
-        f(
-            self.address(to).as_ptr(),
-            &addresses[..sources.len()],
-            to.bytes(),
-        );
+        f(self.address(to).as_ptr(), &addresses[..sources.len()], to.bytes());
     }
 }
 
@@ -363,9 +317,7 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and we are borrowed mutably.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.slab.address(self.piece).as_ptr(), self.bytes)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.slab.address(self.piece).as_ptr(), self.bytes) }
     }
 }
 impl AsRef<[u8]> for Buf {
@@ -378,3 +330,6 @@ impl AsMut<[u8]> for Buf {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;
