@@ -97,7 +97,7 @@ fn sigterm_finishes_what_is_in_flight_and_marks_the_array_clean() {
 
     let mut client = Client::connect(array.socket()).unwrap();
     let mut sent: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
-    let mut send = |client: &mut Client, sent: &mut HashMap<u64, (u64, Vec<u8>)>, n: u64| {
+    let send = |client: &mut Client, sent: &mut HashMap<u64, (u64, Vec<u8>)>, n: u64| {
         let offset = n * BLOCK as u64;
         let data = pattern::bytes(1, offset, BLOCK);
         let cookie = client.send_write(offset, &data, false)?;

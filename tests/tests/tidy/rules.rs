@@ -32,7 +32,8 @@ const PURE_PLACES: [&str; 6] = [
 ];
 
 /// Parts of those folders that may act after all.
-const SHELLS: [&str; 4] = ["raid/engine/src/runtime/", "raid/engine/src/runtime.rs", "raid/engine/src/member/"];
+const SHELLS: [&str; 4] =
+    ["raid/engine/src/runtime/", "raid/engine/src/runtime.rs", "raid/engine/src/member/", "raid/engine/src/slab"];
 
 /// What a pure part may not name.
 const IMPURE: [&str; 13] = [
