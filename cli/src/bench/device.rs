@@ -1,0 +1,319 @@
+//! One AoE device under load, without RAID: what the initiator and the network give.
+//!
+//! A load thread per CPU, each with an initiator and sockets of its own; they share the device's credits. A read counts as done only when
+//! all of its bytes came. Bounds: the queue depth, and the load's buffers as for an array.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use aoe_net::driver::{Driver, Memory};
+use aoe_net::wake::{Waker, wait};
+use aoe_proto::initiator::{
+    Config, Credits, DeviceId, Event, Initiator, Op, Request, RequestId, Status, SubmitError, WorkerId,
+};
+use aoe_proto::wire::{Address, Lba};
+use raid_core::parity::Kernels;
+use raid_core::units::Sectors;
+use raid_engine::member::aoe::{FIND_PATIENCE, Links};
+use raid_engine::member::devices::Device;
+use raid_engine::member::opener::Opener;
+use raid_engine::member::spec::MemberSpec;
+use raid_engine::runtime::bufs::BYTES_MAX;
+use raid_engine::runtime::topology::{self, Cpu};
+use raid_engine::slab::Slab;
+use raid_engine::tunables::Settings;
+
+use super::args::{BenchArgs, Mode};
+use super::load::{Places, WAIT};
+use super::measure::{self, Phases, Tally};
+use super::members::check_empty;
+use super::report::Row;
+
+/// Measures a device: a row per request size.
+pub(super) fn bench(
+    args: &BenchArgs,
+    device: &MemberSpec,
+    settings: Settings,
+    cpus: Vec<Cpu>,
+) -> anyhow::Result<Vec<Row>> {
+    if !args.group_thread_cnt.is_empty() {
+        bail!("--group-thread-cnt is about arrays: a bare device has no workers");
+    }
+    let MemberSpec::Aoe(address) = *device else {
+        bail!("--device {device}: an AoE device, e<shelf>.<slot>; for files and memory, measure an array");
+    };
+    let Some(links) = crate::links::for_interfaces(&args.interfaces, settings.aoe)? else {
+        bail!("--device {device}: name the interfaces that lead to it with -i");
+    };
+    let space = look(args, device, &links)?;
+    let mut rows = Vec::new();
+    for size in &args.bs.0 {
+        if size.0 > space.0 {
+            bail!("{device} has only {} bytes", space.bytes());
+        }
+        rows.push(row(args, address, &links, &cpus, space, *size)?);
+    }
+    Ok(rows)
+}
+
+/// Finds the device, and refuses to write to one that holds something. Answers with its size.
+fn look(args: &BenchArgs, device: &MemberSpec, links: &Arc<dyn Links>) -> anyhow::Result<Sectors> {
+    let slab = Slab::with_bytes(Kernels::portable(), 4 << 20)?;
+    let mut opener = Opener::new(&slab, Some(Arc::clone(links)))?;
+    let opened: Device = opener.open(device, !args.mode.writes())?;
+    if args.mode.writes() && !args.overwrite {
+        check_empty(&mut opener, &device.to_string(), &opened)?;
+    }
+    Ok(opened.sectors())
+}
+
+fn row(
+    args: &BenchArgs,
+    address: Address,
+    links: &Arc<dyn Links>,
+    cpus: &[Cpu],
+    space: Sectors,
+    size: Sectors,
+) -> anyhow::Result<Row> {
+    let bytes = size.bytes().0 as usize;
+    let depth = usize::from(args.qd).min((BYTES_MAX / bytes).max(1));
+    let credits = Arc::new(Credits::new());
+    let shared = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<Vec<_>>>()?;
+    let mut threads = Vec::new();
+    for (index, cpu) in cpus.iter().enumerate() {
+        let worker = WorkerId(u8::try_from(index).context("too many CPUs")?);
+        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        let config = Config { tunables: links.tunables(), ..Config::new(worker, seed) };
+        let driver = Driver::new(Initiator::new(config), links.open(worker, false)?);
+        let load = Load {
+            driver,
+            cpu: *cpu,
+            mode: args.mode,
+            size,
+            places: Places::new(args.mode, space, size, index, cpus.len()),
+            buffers: Buffers { bytes: vec![vec![0x5a; bytes]; depth], arrived: vec![0; depth] },
+            free: (0..depth as u64).collect(),
+            began: vec![Instant::now(); depth],
+            start: Instant::now(),
+        };
+        let (credits, shared) = (Arc::clone(&credits), &shared);
+        threads.push(move |phases: &Phases| load.run(phases, address, credits, shared, index));
+    }
+    let sample = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
+    let what = format!("{} {bytes} of {address}", args.mode.word());
+    let give_up = || shared.iter().for_each(|thread| thread.give_up());
+    let measured = measure::run(threads, args.runtime, &what, sample, give_up)?;
+    let (before, after) = measured.counters;
+    let answered = after.answered - before.answered;
+    Ok(Row {
+        frame_bytes_mean: (answered > 0).then(|| ((after.bytes - before.bytes) as f64 / answered as f64).round()),
+        retransmits: after.retransmits - before.retransmits,
+        rss_bytes: measured.rss.saturating_sub((cpus.len() * depth * bytes) as u64),
+        ..Row::new(args.mode, size, depth, &measured)
+    })
+}
+
+/// What an initiator has counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    answered: u64,
+    bytes: u64,
+    retransmits: u64,
+}
+
+impl Counts {
+    fn plus(self, other: Counts) -> Counts {
+        Counts {
+            answered: self.answered + other.answered,
+            bytes: self.bytes + other.bytes,
+            retransmits: self.retransmits + other.retransmits,
+        }
+    }
+}
+
+/// What others see of a load thread.
+#[derive(Debug)]
+struct Shared {
+    /// As [`Counts`].
+    counts: [AtomicU64; 3],
+    /// Wakes the thread: a credit that it waited for is there.
+    waker: Waker,
+    /// Requests in flight are to be cancelled.
+    give_up: std::sync::atomic::AtomicBool,
+}
+
+impl Shared {
+    fn new() -> std::io::Result<Shared> {
+        Ok(Shared { counts: Default::default(), waker: Waker::new()?, give_up: false.into() })
+    }
+
+    fn counts(&self) -> Counts {
+        let [answered, bytes, retransmits] = [0, 1, 2].map(|i: usize| self.counts[i].load(Ordering::Relaxed));
+        Counts { answered, bytes, retransmits }
+    }
+
+    fn publish(&self, counters: &aoe_proto::initiator::Counters) {
+        let bytes = counters.bytes_read + counters.bytes_written;
+        for (slot, value) in self.counts.iter().zip([counters.frames_answered, bytes, counters.retransmits]) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn give_up(&self) {
+        self.give_up.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+}
+
+/// The buffers of a load thread's requests, by request.
+#[derive(Debug)]
+struct Buffers {
+    bytes: Vec<Vec<u8>>,
+    /// Bytes read so far.
+    arrived: Vec<usize>,
+}
+
+impl Memory for Buffers {
+    fn write(&mut self, id: RequestId, offset: usize, data: &[u8]) {
+        self.bytes[id.0 as usize][offset..offset + data.len()].copy_from_slice(data);
+        self.arrived[id.0 as usize] += data.len();
+    }
+
+    fn slices<'a>(&'a self, id: RequestId, offset: usize, len: usize, piece: &mut dyn FnMut(&'a [u8])) {
+        piece(&self.bytes[id.0 as usize][offset..offset + len]);
+    }
+}
+
+/// One load thread.
+struct Load {
+    driver: Driver,
+    cpu: Cpu,
+    mode: Mode,
+    size: Sectors,
+    places: Places,
+    buffers: Buffers,
+    free: Vec<u64>,
+    began: Vec<Instant>,
+    start: Instant,
+}
+
+impl Load {
+    fn run(
+        mut self,
+        phases: &Phases,
+        address: Address,
+        credits: Arc<Credits>,
+        all: &[Shared],
+        index: usize,
+    ) -> anyhow::Result<Tally> {
+        topology::confine(&[self.cpu]).with_context(|| format!("keeping a load thread to CPU {}", self.cpu.0))?;
+        let now = self.now();
+        let device = self.driver.initiator().open(now, address, credits);
+        self.find(address)?;
+        let depth = self.free.len();
+        let mut tally = Tally::new();
+        let mut given_up = false;
+        loop {
+            let going_on = tally.follow(phases.now(), Instant::now());
+            if going_on {
+                self.submit(device);
+            } else if self.free.len() == depth {
+                return Ok(tally);
+            } else if !given_up && all[index].give_up.load(Ordering::Relaxed) {
+                given_up = true;
+                let now = self.now();
+                self.driver.initiator().close(now, device);
+            }
+            let now = self.now();
+            let moved = self.driver.pump(now, &mut self.buffers).any();
+            self.wake_others(all);
+            let ended = self.collect(&mut tally);
+            all[index].publish(self.driver.initiator().counters());
+            if !moved && !ended {
+                self.sleep(&all[index].waker);
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Waits until the device is found.
+    fn find(&mut self, address: Address) -> anyhow::Result<()> {
+        loop {
+            let now = self.now();
+            self.driver.pump(now, &mut self.buffers);
+            while let Some(event) = self.driver.initiator().poll_event() {
+                if let Event::Found(_) = event {
+                    return Ok(());
+                }
+            }
+            if now > FIND_PATIENCE {
+                bail!("{address} does not answer any more");
+            }
+            let fds: Vec<BorrowedFd<'_>> = self.driver.fds().collect();
+            wait(&fds, Some(self.driver.wake_at(now).saturating_sub(now).min(WAIT)));
+        }
+    }
+
+    /// Submits all that is free.
+    fn submit(&mut self, device: DeviceId) {
+        if self.free.is_empty() {
+            return;
+        }
+        let (now, instant) = (self.now(), Instant::now());
+        let op = if self.mode.writes() { Op::Write { fua: false } } else { Op::Read };
+        while let Some(id) = self.free.pop() {
+            let lba = Lba(self.places.next().0);
+            let request = Request { id: RequestId(id), device, op, lba, sectors: self.size.0 as u32 };
+            match self.driver.initiator().submit(now, request) {
+                Ok(()) => {
+                    self.began[id as usize] = instant;
+                    self.buffers.arrived[id as usize] = 0;
+                }
+                Err(SubmitError::Full | SubmitError::NotFound) => {
+                    self.free.push(id);
+                    return;
+                }
+                Err(error) => unreachable!("requests lie on the device, which is open: {error}"),
+            }
+        }
+    }
+
+    /// Takes the completions that are there; false when there is none.
+    fn collect(&mut self, tally: &mut Tally) -> bool {
+        let Some(mut completion) = self.driver.initiator().poll_completion() else { return false };
+        let now = Instant::now();
+        loop {
+            let id = completion.id.0 as usize;
+            let whole = self.mode.writes() || self.buffers.arrived[id] == self.size.bytes().0 as usize;
+            tally.ended(completion.status == Status::Ok && whole, now - self.began[id]);
+            self.free.push(id as u64);
+            match self.driver.initiator().poll_completion() {
+                Some(next) => completion = next,
+                None => return true,
+            }
+        }
+    }
+
+    fn wake_others(&mut self, all: &[Shared]) {
+        while let Some(event) = self.driver.initiator().poll_event() {
+            match event {
+                Event::CreditsFreed { worker } => all[usize::from(worker.0)].waker.wake(),
+                other => tracing::debug!(event = ?other, "AoE"),
+            }
+        }
+    }
+
+    fn sleep(&self, waker: &Waker) {
+        let now = self.now();
+        let timeout = self.driver.wake_at(now).saturating_sub(now).min(WAIT);
+        let fds: Vec<BorrowedFd<'_>> = self.driver.fds().chain([waker.as_fd()]).collect();
+        wait(&fds, Some(timeout));
+        waker.clear();
+    }
+}
