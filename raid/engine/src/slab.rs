@@ -15,6 +15,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use crate::sync::{AtomicUsize, Ordering};
 use raid_core::parity::Kernels;
 use raid_core::units::SECTOR_SIZE;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -113,6 +114,8 @@ pub struct Slab {
     bytes: usize,
     kernels: Kernels,
     carved: Mutex<Carved>,
+    /// Bytes of clients' buffers that are idle and count against the bound over all clients.
+    idle: AtomicUsize,
 }
 
 // SAFETY: the slab is a mapping that lives until drop; what pieces of it are touched, and by whom, is decided by
@@ -143,7 +146,7 @@ impl Slab {
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never maps page zero");
         let next = (ZERO_BYTES as u64 / SECTOR_SIZE) as u32;
         let carved = Mutex::new(Carved { next, free: Vec::new() });
-        Ok(Arc::new(Slab { base, bytes, kernels, carved }))
+        Ok(Arc::new(Slab { base, bytes, kernels, carved, idle: AtomicUsize::new(0) }))
     }
 
     /// The parity kernels in use.
@@ -169,6 +172,23 @@ impl Slab {
             }
         };
         Some(Arena { slab: Arc::clone(self), piece })
+    }
+
+    /// Counts `bytes` more idle memory, unless that makes more than `max`.
+    pub(crate) fn reserve_idle(&self, bytes: usize, max: usize) -> bool {
+        let seen = self.idle.fetch_add(bytes, Ordering::Relaxed);
+        if seen + bytes > max {
+            self.idle.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// So many bytes that were counted are idle no longer.
+    pub(crate) fn give_up_idle(&self, bytes: usize) {
+        if bytes > 0 {
+            self.idle.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Sectors of zeroes, at most a MiB of them. Never write to it.

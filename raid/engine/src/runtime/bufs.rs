@@ -1,8 +1,9 @@
 //! A front end's buffers: page-aligned memory of the slab, in sizes of powers of two.
 //!
-//! One pool per client, used by its thread alone. A buffer that comes back is given out again first, while it is warm. Bound: [`BYTES_MAX`]
-//! resident; beyond it idle buffers of other sizes give their memory back to the system, and when all is in use there
-//! is none until one comes back.
+//! One pool per client, used by its thread alone. A buffer that comes back is given out again first, while it is warm.
+//!
+//! Bounds: [`BYTES_MAX`] given out per client; when all is in use there is none until one comes back. Idle memory is kept up to [`WARM_OWN_MAX`] per
+//! client, and up to [`WARM_SHARED_MAX`] more over all clients of a slab; what exceeds that goes back to the system.
 
 use std::sync::Arc;
 
@@ -11,8 +12,14 @@ use crate::slab::{Arena, Buf, PAGE, Piece, Slab};
 /// Largest buffer: the longest NBD payload.
 pub const BUF_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of buffers in use, or idle and warm.
+/// Bytes of one client's buffers in use.
 pub const BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that a client keeps idle without asking.
+pub const WARM_OWN_MAX: usize = 1 << 20;
+
+/// Bytes that all clients of a slab keep idle beyond that.
+pub const WARM_SHARED_MAX: usize = 32 << 20;
 
 const CLASSES: usize = (BUF_BYTES_MAX / PAGE).trailing_zeros() as usize + 1;
 
@@ -55,13 +62,10 @@ impl Bufs {
         }
         let piece = match self.classes[class].warm.pop() {
             Some(piece) => {
-                self.warm -= size;
+                self.cooled(size);
                 piece
             }
-            None => {
-                self.cool(size);
-                self.classes[class].cold.pop().unwrap_or_else(|| self.fresh(class))
-            }
+            None => self.classes[class].cold.pop().unwrap_or_else(|| self.fresh(class)),
         };
         self.out += size;
         // SAFETY: the piece is in no list now, and goes back into one only in `give`, which takes the buffer.
@@ -71,22 +75,24 @@ impl Bufs {
     /// Takes a buffer back.
     pub(super) fn give(&mut self, buf: Buf) {
         let piece = buf.piece();
-        let class = class_of(piece.bytes());
-        self.classes[class].warm.push(piece);
-        self.out -= piece.bytes();
-        self.warm += piece.bytes();
+        let size = piece.bytes();
+        self.out -= size;
+        let class = &mut self.classes[class_of(size)];
+        let shared = beyond_own(self.warm + size) - beyond_own(self.warm);
+        if shared == 0 || self.arena.slab().reserve_idle(shared, WARM_SHARED_MAX) {
+            class.warm.push(piece);
+            self.warm += size;
+        } else {
+            self.arena.slab().release(piece);
+            class.cold.push(piece);
+        }
     }
 
-    /// Makes room for `size` more warm bytes: idle memory goes back to the system, largest first.
-    fn cool(&mut self, size: usize) {
-        for class in self.classes.iter_mut().rev() {
-            while self.out + self.warm + size > BYTES_MAX {
-                let Some(piece) = class.warm.pop() else { break };
-                self.arena.slab().release(piece);
-                self.warm -= piece.bytes();
-                class.cold.push(piece);
-            }
-        }
+    /// So many bytes are idle no longer.
+    fn cooled(&mut self, size: usize) {
+        let now = self.warm - size;
+        self.arena.slab().give_up_idle(beyond_own(self.warm) - beyond_own(now));
+        self.warm = now;
     }
 
     /// The next buffer of the class that was never used. Each class has [`BYTES_MAX`] of room, and no more than that is ever out.
@@ -97,6 +103,17 @@ impl Bufs {
         self.classes[class].used += sectors;
         assert!(self.classes[class].used as usize <= BYTES_MAX / 512, "a class stays within its room");
         self.arena.piece().sub(base + at, sectors)
+    }
+}
+
+/// What of so many idle bytes counts against the shared bound.
+fn beyond_own(warm: usize) -> usize {
+    warm.saturating_sub(WARM_OWN_MAX)
+}
+
+impl Drop for Bufs {
+    fn drop(&mut self) {
+        self.arena.slab().give_up_idle(beyond_own(self.warm));
     }
 }
 
@@ -134,8 +151,25 @@ mod tests {
         bufs.give(a);
         let small: Vec<Buf> = (0..BUF_BYTES_MAX / PAGE).map(|_| bufs.take(PAGE).expect("room")).collect();
         assert!(bufs.take(1).is_none());
-        assert_eq!(bufs.warm, 0, "the idle large buffer gave its memory to the small ones");
         drop(small);
         bufs.give(b);
+    }
+
+    #[test]
+    fn idle_memory_is_bounded_over_all_clients_and_given_up_with_them() {
+        let slab = Slab::with_bytes(Kernels::portable(), 4 << 30).expect("address space");
+        let mut clients: Vec<Bufs> = (0..3).map(|_| Bufs::new(&slab).expect("room")).collect();
+        for bufs in &mut clients {
+            let taken: Vec<Buf> = (0..24).map(|_| bufs.take(1 << 20).expect("room")).collect();
+            taken.into_iter().for_each(|buf| bufs.give(buf));
+        }
+        let warm: usize = clients.iter().map(|bufs| bufs.warm).sum();
+        assert_eq!(warm, WARM_SHARED_MAX + 3 * WARM_OWN_MAX);
+        // What the others gave up may be kept by a client that comes after them.
+        clients.clear();
+        let mut bufs = Bufs::new(&slab).expect("room");
+        let taken: Vec<Buf> = (0..24).map(|_| bufs.take(1 << 20).expect("room")).collect();
+        taken.into_iter().for_each(|buf| bufs.give(buf));
+        assert_eq!(bufs.warm, 24 << 20);
     }
 }
