@@ -152,6 +152,16 @@ impl Run {
         }
     }
 
+    /// Where to split it: half way, at a 4 KiB border of the chunk if there is one within.
+    pub(super) fn middle(&self) -> u32 {
+        let half = self.sectors / 2;
+        if self.sectors <= PAGE_SECTORS {
+            return half;
+        }
+        let border = (self.from + half) / PAGE_SECTORS * PAGE_SECTORS;
+        if border > self.from { border - self.from } else { border + PAGE_SECTORS - self.from }
+    }
+
     /// Moves the sectors from `at` on to `second`, a run of the same kind. Their parts are the caller's affair.
     pub(super) fn split_off(&mut self, at: u32, second: &mut Run) {
         assert!(

@@ -11,6 +11,11 @@ use super::run::{Kind, Phase, Place, Planned};
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
 use crate::message::{IoStatus, Report};
+use crate::slab::PAGE_SECTORS;
+
+/// No more than this is rebuilt and written again around a sector that cannot be read, as in md. The rest of the block can be read, and
+/// where parity does not match, what would be rebuilt is not what was there.
+const MEND_SECTORS_MAX: u32 = PAGE_SECTORS;
 
 /// What is to become of a run under the present view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +24,8 @@ enum Verdict {
     Go(Planned, MemberSet),
     /// Wait for another view.
     Hold,
-    /// As a whole it cannot be done, but parts of it may: bad sectors on several members need not be in the same row.
+    /// Two halves are to be tried, as some sector could not be read: only what cannot be read itself is rebuilt, and bad sectors of
+    /// several members need not be in the same row.
     Split,
     /// It ends like this.
     End(IoStatus),
@@ -77,6 +83,9 @@ impl Worker {
         }
         let standing = self.standing(run.place.stripe, run.end());
         let (readable, _, silent) = standing;
+        if !run.bad.is_empty() && run.sectors > MEND_SECTORS_MAX {
+            return Verdict::Split;
+        }
         // Members whose failure the array does not know yet.
         let failing = readable.intersection(run.avoid);
         match self.plan(id, standing) {
@@ -173,8 +182,7 @@ impl Worker {
         let other = self.runs.open();
         let mut second = std::mem::take(&mut self.runs[other]);
         let first = &mut self.runs[id];
-        let half = first.sectors / 2;
-        first.split_off(half, &mut second);
+        first.split_off(first.middle(), &mut second);
         let (entry, from, end) = (first.place.entry, first.from, first.end());
         let mut parts = std::mem::take(&mut first.parts);
         parts.retain(|&part| {

@@ -1,9 +1,12 @@
-//! The worker against fake devices and a fake array: directed cases here, seeded histories in [`seeds`].
+//! The worker against fake devices and a fake array: what reaches the members ([`shapes`]), what failures do ([`faults`]), and
+//! seeded histories in which everything happens at once ([`seeds`]).
 
 mod disk;
 mod fake_array;
+mod faults;
 mod model;
 mod seeds;
+mod shapes;
 mod speed;
 mod world;
 

@@ -41,7 +41,7 @@ pub(super) struct Sync {
     /// Pieces handed out, in order: end, and whether it is done.
     pieces: Vec<(u64, bool)>,
     first_request: u32,
-    pub(super) mismatches: u32,
+    mismatches: u32,
 }
 
 /// See the module's text.
@@ -63,6 +63,11 @@ pub(super) struct FakeArray {
     window: (u64, u64),
     chunk: u64,
     pub(super) corrected: u64,
+    /// Mismatches of the last sync that ended.
+    pub(super) mismatches: u32,
+    /// A sync may fail, and how it did.
+    pub(super) may_fail: bool,
+    pub(super) failed: Option<IoStatus>,
 }
 
 /// A piece of sync to hand to a worker.
@@ -105,6 +110,9 @@ impl FakeArray {
             window,
             chunk,
             corrected: 0,
+            mismatches: 0,
+            may_fail: false,
+            failed: None,
         }
     }
 
@@ -232,7 +240,12 @@ impl FakeArray {
 
     pub(super) fn piece_done(&mut self, request: u32, status: IoStatus, mismatches: u32) {
         let sync = self.sync.as_mut().expect("a sync runs");
-        assert_eq!(status, IoStatus::Ok, "sync {:?} failed", sync.kind);
+        if !status.is_ok() {
+            assert!(self.may_fail, "sync {:?} ended with {status:?}", sync.kind);
+            self.failed = Some(status);
+            self.sync = None;
+            return;
+        }
         let piece = &mut sync.pieces[(request - sync.first_request) as usize];
         assert!(!piece.1, "two replies to one piece of sync");
         piece.1 = true;
@@ -261,6 +274,7 @@ impl FakeArray {
             SyncKind::Check | SyncKind::Repair => {}
         }
         if finished {
+            self.mismatches = sync.mismatches;
             self.sync = None;
         }
         self.publish();

@@ -11,7 +11,7 @@ use raid_core::units::MemberIndex;
 use super::disk::Mode;
 use super::fake_array::Task;
 use super::model::Rng;
-use super::world::{Shape, World};
+use super::world::{SLOTS, Shape, World};
 use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, SyncKind};
 
 /// How many seeds run when nobody asks for more.
@@ -160,7 +160,7 @@ impl Run {
                 break;
             }
         }
-        let room = 24 - self.world.outstanding.len();
+        let room = SLOTS - self.world.outstanding.len();
         requests.truncate(room);
         self.world.submit(&requests);
         if self.world.rng.percent(10) {

@@ -23,10 +23,14 @@ use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, Piece, Slab};
 use crate::worker::{Config, Effects, Inputs, Worker};
 
+mod checks;
+mod steps;
+
 pub(super) const SECTOR: usize = SECTOR_SIZE as usize;
 const CLIENT: ClientId = ClientId(1);
 const SYNC: ClientId = ClientId(2);
-const SLOTS: usize = 24;
+/// Most requests in flight.
+pub(super) const SLOTS: usize = 80;
 const SLOT_SECTORS: u32 = 2048;
 
 /// What a world is made of.
@@ -95,8 +99,12 @@ pub(super) struct World {
     /// Requests may end with `Failed`, `ReadOnly` or `Stopped`.
     pub(super) may_fail: bool,
     pub(super) statuses: HashMap<IoStatus, u64>,
-    pub(super) requests: u64,
-    pub(super) request_sectors: u64,
+    /// Requests to members so far, flushes not among them.
+    pub(super) log: Vec<MemberRequest>,
+    /// Turns get all that has arrived, not a random share.
+    pub(super) whole_turns: bool,
+    /// What workers said.
+    pub(super) reports: Vec<Report>,
 }
 
 fn border(geometry: &Geometry, regions: &Regions) -> u64 {
@@ -172,8 +180,9 @@ impl World {
             closes: false,
             may_fail: false,
             statuses: HashMap::new(),
-            requests: 0,
-            request_sectors: 0,
+            log: Vec::new(),
+            whole_turns: false,
+            reports: Vec::new(),
         };
         for member in count.indices() {
             world.add_disk(member);
@@ -351,14 +360,14 @@ impl World {
         let station = &mut self.stations[index];
         let parts = match station.inbox.len() {
             0 => 0,
-            n if self.rng.percent(70) => n,
+            n if self.whole_turns || self.rng.percent(70) => n,
             n => self.rng.index(n + 1),
         };
         station.inputs.parts.extend(station.inbox.drain(..parts));
         let control = &mut self.array.control[index];
         // A part comes after the views that were sent before it.
         let controls = match parts {
-            0 => self.rng.index(control.len() + 1).max(control.len().min(1)),
+            0 if !self.whole_turns => self.rng.index(control.len() + 1).max(control.len().min(1)),
             _ => control.len(),
         };
         station.inputs.control.extend(control.drain(..controls));
@@ -392,8 +401,7 @@ impl World {
             let segs = &effects.segs[request.segs_from as usize..][..request.segs as usize];
             self.check_allowed(index, request);
             if request.op != MemberOp::Flush {
-                self.requests += 1;
-                self.request_sectors += u64::from(request.sectors);
+                self.log.push(*request);
             }
             let disk = &mut self.disks[request.handle.0 as usize];
             disk.submit(index, *request, segs.to_vec());
@@ -405,55 +413,20 @@ impl World {
 
     fn hear(&mut self, index: usize, report: Report) {
         if let Report::ViewDone { generation } = report {
-            let view = &self.stations[index].view;
-            assert_eq!(generation, view.generation, "the newest view is in force");
-            for (handle, disk) in self.disks.iter().enumerate() {
-                let present = |m: &MemberView| m.handle.0 as usize == handle && m.state != MemberState::Absent;
-                assert!(
-                    view.members.iter().any(present) || disk.pending.iter().all(|p| p.worker != index),
-                    "something is outstanding at an absent member"
-                );
-            }
+            self.check_in_force(index, generation);
         }
+        self.reports.push(report);
         let after = self.now + Duration::from_micros(self.rng.below(200));
         self.array.report(index, report, after);
-    }
-
-    /// Whether the worker's view lets this request leave.
-    fn check_allowed(&self, index: usize, request: &MemberRequest) {
-        let station = &self.stations[index];
-        let view = &station.view;
-        let member = view.members.iter().find(|m| m.handle == request.handle);
-        let member = member.expect("the device has a role");
-        let from = request.lba.0.saturating_sub(member.data_offset.0);
-        let end = from + u64::from(request.sectors);
-        match (request.op, member.state) {
-            (_, MemberState::Absent) => panic!("{request:?} to an absent member"),
-            (MemberOp::Flush, _) => {}
-            (_, MemberState::Silent) => panic!("{request:?} to a silent member"),
-            (MemberOp::Read, MemberState::Recovering { below }) => {
-                assert!(end <= below.0, "{request:?} reads what is not recovered");
-            }
-            (MemberOp::Read, MemberState::InSync) => {}
-            (MemberOp::Write, _) => {
-                assert!(!view.suspended, "{request:?} while suspended");
-                assert!(!view.read_only, "{request:?} while read-only");
-                // Without the dirty mark only what makes rows whole may be written.
-                let disk = &self.disks[request.handle.0 as usize];
-                let mends = |s: u64| {
-                    disk.was_bad.contains(&(s + member.data_offset.0))
-                        || self.syncing.values().any(|p| p.0 <= s && s < p.1)
-                };
-                assert!(station.may_write || (from..end).any(mends), "{request:?} without the dirty mark");
-            }
-        }
     }
 
     fn replied(&mut self, reply: PartReply) {
         if reply.client == SYNC {
             let piece = self.syncing.remove(&reply.request);
             piece.expect("one reply for each piece of sync");
-            self.array.piece_done(reply.request, reply.status, reply.mismatches);
+            if self.array.sync.is_some() {
+                self.array.piece_done(reply.request, reply.status, reply.mismatches);
+            }
             return;
         }
         let request = self.outstanding.get_mut(&reply.request);
@@ -472,66 +445,6 @@ impl World {
         let piece = self.slot(request.slot, SLOT_SECTORS.min(request.sectors.max(1)));
         self.slab.fill(piece, 0, &vec![0xcc; piece.bytes()]);
         self.free_slots.push(request.slot);
-    }
-
-    /// No device uses the memory of a request that was replied to.
-    fn check_released(&self, request: &Outstanding) {
-        let own = self.slot(request.slot, SLOT_SECTORS);
-        let start = self.slab.address(own).as_ptr() as usize;
-        let range = start..start + own.bytes();
-        for pending in self.disks.iter().flat_map(|d| &d.pending) {
-            for seg in &pending.segs {
-                let at = self.slab.address(*seg).as_ptr() as usize;
-                assert!(!range.contains(&at), "{pending:?} uses memory of {request:?}");
-            }
-        }
-    }
-
-    fn check_content(&mut self, id: u32, request: &Outstanding) {
-        let (at, count) = (request.at, u64::from(request.sectors));
-        match request.op {
-            PartOp::Read if request.status.is_ok() => {
-                let piece = self.slot(request.slot, request.sectors);
-                let mut bytes = vec![0; piece.bytes()];
-                self.slab.read_out(piece, 0, &mut bytes);
-                self.model.check_read(at, &bytes, request.started, "a client's read");
-            }
-            PartOp::Write { fua } => {
-                let ok = request.status.is_ok();
-                self.model.write_ends(u64::from(id), at, count, ok);
-                if fua && ok {
-                    self.check_durable(id, at, count);
-                }
-            }
-            PartOp::Flush if request.status.is_ok() => {
-                for member in self.present() {
-                    let handle = member.handle.0 as usize;
-                    let disk = &self.disks[handle];
-                    let due = request.written.get(handle).copied().unwrap_or(0);
-                    assert!(disk.flushed >= due, "{member:?} was not flushed");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn present(&self) -> impl Iterator<Item = &MemberView> {
-        self.array.view.members.iter().filter(|m| m.state != MemberState::Absent)
-    }
-
-    fn check_durable(&mut self, id: u32, at: u64, count: u64) {
-        for sector in at..at + count {
-            if !self.model.is_settled(sector, u64::from(id)) {
-                continue;
-            }
-            let (member, lba) = self.place(sector);
-            let member = self.array.view.members[member.index()];
-            let disk = &self.disks[member.handle.0 as usize];
-            assert!(
-                member.state != MemberState::InSync || disk.is_durable(lba),
-                "a FUA write of sector {sector} is not durable"
-            );
-        }
     }
 
     pub(super) fn apply(&mut self, disk: usize) {
@@ -563,61 +476,6 @@ impl World {
         let (_, task) = tasks.swap_remove(first);
         if !self.array.carry_out(task) {
             self.array.plan(self.now + Duration::from_micros(100), task);
-        }
-    }
-
-    /// Nothing is left anywhere.
-    pub(super) fn assert_idle(&self) {
-        assert!(
-            self.outstanding.is_empty(),
-            "requests without a reply: {:?}\n{:#?}",
-            self.outstanding,
-            self.stations.iter().map(|s| &s.worker).collect::<Vec<_>>()
-        );
-        assert!(self.syncing.is_empty(), "sync without a reply");
-        for station in &self.stations {
-            let worker = &station.worker;
-            assert!(worker.is_drained() && worker.is_idle(), "{worker:#?}");
-            assert_eq!(worker.pages_used(), 0, "pages were kept");
-            super::assert_at_rest(worker);
-        }
-        assert!(self.regions.all_idle(), "a region was kept");
-        for (disk, in_force) in self.array.in_force.iter().enumerate() {
-            assert_eq!(*in_force, self.array.view.generation, "worker {disk} does not act on the newest view");
-        }
-    }
-
-    /// The bytes on the devices are right: with all members, and with any one left out.
-    pub(super) fn check_rows(&mut self) {
-        let absent: Vec<usize> = (0..self.shape.members as usize)
-            .filter(|i| self.array.view.members[*i].state == MemberState::Absent)
-            .collect();
-        assert!(absent.len() <= 1, "no test ends with two members absent");
-        let all = 0..(self.shape.rows * self.shape.chunk) as usize * SECTOR;
-        let mut rebuilt = HashMap::new();
-        if let Some(&role) = absent.first() {
-            rebuilt.insert(role, self.xor_of_others(role, all));
-        } else {
-            // Zero over all: then each member is the XOR of the others.
-            let sum = self.xor_of_others(usize::MAX, all);
-            let wrong = sum.iter().position(|b| *b != 0);
-            assert!(
-                wrong.is_none(),
-                "rows do not sum to zero, first at sector {} of the window",
-                wrong.unwrap_or(0) / SECTOR
-            );
-        }
-        let (first, count) = self.span();
-        let started = self.model.tick();
-        for sector in first..first + count {
-            let (role, lba) = self.place(sector);
-            let disk = &self.disks[self.array.view.members[role.index()].handle.0 as usize];
-            let at = (lba - disk.base) as usize * SECTOR;
-            let content = match rebuilt.get(&role.index()) {
-                Some(bytes) => bytes[at..at + SECTOR].to_vec(),
-                None => disk.sectors(lba, 1).to_vec(),
-            };
-            self.model.check_read(sector, &content, started, "at the end");
         }
     }
 
@@ -673,10 +531,6 @@ impl World {
         self.may_fail = true;
         self.array.view.abandon = true;
         self.array.publish();
-    }
-
-    pub(super) fn corrected(&self) -> u64 {
-        self.array.corrected
     }
 
     pub(super) fn counters(&self, worker: usize) -> super::super::Counters {
