@@ -9,7 +9,9 @@
 //! | [`nbd::session`] | one client's protocol state as a value: bytes in, requests and replies out; pure |
 //! | [`nbd::backend`] | what a front end needs from the array, as two traits |
 //! | [`nbd::server`] | the Unix socket, a thread per connection, the plug rule |
+//! | [`engine`] | the backend over a running array |
 //!
 //! To read this crate, go in that order.
 
+pub mod engine;
 pub mod nbd;
