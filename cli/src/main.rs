@@ -1,2 +1,93 @@
-//! Placeholder.
-fn main() {}
+//! `etherraid`: RAID5 over ATA over Ethernet, in user space. One binary, one command a module.
+//!
+//! Here the command line is parsed, logging set up, and an error printed with its causes. Exit status: 0 done, 1 failed, 2 usage.
+//!
+//! | module | command |
+//! |---|---|
+//! | [`create`] | `create`: writes the superblocks of a new array |
+//! | [`run`] | `run`: assembles an array and serves it |
+//! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
+//! | [`shelf`] | `shelf`: serves disks over AoE |
+//!
+//! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
+//! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`].
+
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+mod control;
+mod create;
+mod detail;
+mod groups;
+mod interfaces;
+mod manage;
+mod members;
+mod run;
+mod runtime_dir;
+mod shelf;
+mod signals;
+mod usage;
+
+/// RAID5 over ATA over Ethernet, in user space.
+#[derive(Debug, Parser)]
+#[command(name = "etherraid", version, arg_required_else_help = true)]
+struct Cli {
+    /// Log more: once for debugging, twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(create::Args),
+    Run(run::Args),
+    Detail(detail::Args),
+    Add(manage::AddArgs),
+    Fail(manage::FailArgs),
+    Remove(manage::RemoveArgs),
+    Stop(manage::StopArgs),
+    Shelf(shelf::Args),
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Command::Create(args) => create::run(args),
+            Command::Run(args) => run::run(args),
+            Command::Detail(args) => detail::run(args),
+            Command::Add(args) => manage::add(args),
+            Command::Fail(args) => manage::fail(args),
+            Command::Remove(args) => manage::remove(args),
+            Command::Stop(args) => manage::stop(args),
+            Command::Shelf(args) => shelf::run(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.verbose);
+    match cli.command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("etherraid: {error:#}");
+            if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Standard output is for results alone.
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let format = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(verbose > 0);
+    format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
+}

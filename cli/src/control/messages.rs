@@ -1,0 +1,176 @@
+//! What goes over the control socket: JSON both ways. `detail --json` prints [`Detail`] as it comes.
+//!
+//! Words are md's and mdadm's, sizes bytes, times seconds since 1970.
+
+use raid_engine::array;
+use raid_engine::runtime::Totals;
+use serde::{Deserialize, Serialize};
+
+/// Names a member, for `add`, `fail` and `remove`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Member {
+    /// As on the command line, paths absolute.
+    pub(crate) member: String,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// What, where, and what to try.
+    pub(crate) error: String,
+}
+
+/// How an array ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stopped {
+    /// Exit status of its process: 0, or 1 when superblocks were left dirty.
+    pub(crate) exit: i32,
+}
+
+/// How an array stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Detail {
+    pub(crate) version: String,
+    pub(crate) creation_time: u64,
+    pub(crate) level: i32,
+    pub(crate) array_size_bytes: u64,
+    pub(crate) used_dev_size_bytes: u64,
+    pub(crate) raid_devices: u32,
+    pub(crate) total_devices: u32,
+    pub(crate) update_time: u64,
+    pub(crate) state: String,
+    pub(crate) active_devices: u32,
+    pub(crate) working_devices: u32,
+    pub(crate) failed_devices: u32,
+    pub(crate) spare_devices: u32,
+    pub(crate) layout: String,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) consistency_policy: String,
+    pub(crate) sync: Option<Sync>,
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+    pub(crate) events: u64,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) array_state: String,
+    pub(crate) degraded: u32,
+    pub(crate) sync_action: String,
+    pub(crate) last_sync_action: Option<String>,
+    pub(crate) mismatch_cnt: u64,
+    /// In sectors; unset when parity is known to be right everywhere.
+    pub(crate) resync_start: Option<u64>,
+    pub(crate) fenced: bool,
+}
+
+/// Sync work under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sync {
+    pub(crate) action: String,
+    /// mdadm's word before `Status`.
+    pub(crate) word: String,
+    pub(crate) percent: u32,
+    pub(crate) done_sectors: u64,
+    pub(crate) total_sectors: u64,
+    /// KiB/s per member.
+    pub(crate) speed: u64,
+}
+
+/// A device of the array, or a slot without one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) number: Option<u32>,
+    pub(crate) raid_device: Option<u8>,
+    pub(crate) state: String,
+    pub(crate) device: Option<String>,
+    pub(crate) volatile: bool,
+    /// Sectors that could not be read and were written anew.
+    pub(crate) corrected: u32,
+}
+
+/// What the workers have done since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    pub(crate) member_requests: u64,
+    pub(crate) member_sectors: u64,
+    pub(crate) runs_full: u64,
+    pub(crate) runs_rmw: u64,
+    pub(crate) runs_rcw: u64,
+    pub(crate) runs_reconstruct: u64,
+    pub(crate) stripe_cache_bytes: u64,
+}
+
+impl From<array::Detail> for Detail {
+    fn from(detail: array::Detail) -> Detail {
+        Detail {
+            version: detail.version.to_string(),
+            creation_time: detail.creation_time,
+            level: detail.level,
+            array_size_bytes: detail.array_size.bytes().0,
+            used_dev_size_bytes: detail.used_dev_size.bytes().0,
+            raid_devices: detail.raid_devices,
+            total_devices: detail.total_devices,
+            update_time: detail.update_time,
+            state: detail.state,
+            active_devices: detail.active_devices,
+            working_devices: detail.working_devices,
+            failed_devices: detail.failed_devices,
+            spare_devices: detail.spare_devices,
+            layout: detail.layout.to_string(),
+            chunk_bytes: detail.chunk.bytes().0,
+            consistency_policy: detail.consistency_policy.to_owned(),
+            sync: detail.sync.map(Sync::from),
+            name: detail.name,
+            uuid: detail.uuid.to_string(),
+            events: detail.events,
+            devices: detail.devices.into_iter().map(Device::from).collect(),
+            array_state: detail.array_state.to_string(),
+            degraded: detail.degraded,
+            sync_action: detail.sync_action.to_owned(),
+            last_sync_action: detail.last_sync_action.map(str::to_owned),
+            mismatch_cnt: detail.mismatch_cnt,
+            resync_start: detail.resync_start.map(|at| at.0),
+            fenced: detail.fenced,
+        }
+    }
+}
+
+impl From<array::SyncProgress> for Sync {
+    fn from(sync: array::SyncProgress) -> Sync {
+        Sync {
+            action: sync.action.to_owned(),
+            word: sync.status_word().to_owned(),
+            percent: sync.percent(),
+            done_sectors: sync.done.0,
+            total_sectors: sync.total.0,
+            speed: sync.speed,
+        }
+    }
+}
+
+impl From<array::DeviceRow> for Device {
+    fn from(row: array::DeviceRow) -> Device {
+        Device {
+            number: row.number,
+            raid_device: row.raid_device.map(|slot| slot.0),
+            state: row.state,
+            device: row.device,
+            volatile: row.volatile,
+            corrected: row.corrected,
+        }
+    }
+}
+
+impl From<Totals> for Counters {
+    fn from(totals: Totals) -> Counters {
+        let counters = totals.counters;
+        Counters {
+            member_requests: counters.member_requests,
+            member_sectors: counters.member_sectors,
+            runs_full: counters.runs_full,
+            runs_rmw: counters.runs_rmw,
+            runs_rcw: counters.runs_rcw,
+            runs_reconstruct: counters.runs_reconstruct,
+            stripe_cache_bytes: totals.cache_bytes,
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The control socket of a running array: JSON over HTTP on a Unix socket with mode 0600, so that curl works too.
+//!
+//! ```text
+//! GET  /detail                 how it stands
+//! GET  /counters               what the workers have done
+//! POST /add    {"member": M}   opens M in the running process and takes it in
+//! POST /fail   {"member": M}
+//! POST /remove {"member": M}
+//! POST /stop                   answered when the array has ended: {"exit": 0}
+//! ```
+//!
+//! A request that fails is answered with a status of 400 or above and `{"error": "..."}`.
+
+pub(crate) mod client;
+pub(crate) mod messages;
+pub(crate) mod server;

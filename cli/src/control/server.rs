@@ -1,0 +1,273 @@
+//! The control socket's server: a thread with a tokio runtime of its own, and nothing of the data path in it.
+//!
+//! It also catches SIGTERM and SIGINT. What ends the array goes to the main thread as an [`Event`]; everything else is carried out
+//! here, on at most [`BLOCKING_THREADS`] threads, because commands wait for the array.
+//!
+//! It is there before the array is, so that a name that is taken is found out before anything is written; until
+//! [`ControlServer::serve`], requests are answered with 503.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use raid_engine::array::{CommandError, CommandErrorKind};
+use tokio::sync::oneshot;
+
+use super::messages::{Counters, Detail, Failure, Member, Stopped};
+use crate::run::served::Served;
+use crate::signals::Signals;
+
+/// Commands carried out at a time; more wait.
+const BLOCKING_THREADS: usize = 8;
+
+/// How long clients may take to read their last answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// For the main thread.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// SIGTERM or SIGINT.
+    Signal(&'static str),
+    /// `stop`; the exit status is sent when the array has ended.
+    Stop(oneshot::Sender<i32>),
+}
+
+/// What requests are carried out with.
+#[derive(Clone, Debug)]
+struct Handles {
+    served: Arc<OnceLock<Arc<Served>>>,
+    events: SyncSender<Event>,
+}
+
+/// The server. See the module's text.
+#[derive(Debug)]
+pub(crate) struct ControlServer {
+    served: Arc<OnceLock<Arc<Served>>>,
+    socket: SocketFile,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlServer {
+    /// Listens on `path`, and catches signals from now on.
+    pub(crate) fn start(path: &Path, events: SyncSender<Event>) -> anyhow::Result<ControlServer> {
+        let (listener, socket) = bind(path)?;
+        let served = Arc::new(OnceLock::new());
+        let context = Handles { served: Arc::clone(&served), events };
+        let (end, ended) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let body = move || {
+            let runtime = match runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    // Who waits for it is there.
+                    let _ = ready.send(Err(error));
+                    return;
+                }
+            };
+            runtime.block_on(serve(listener, context, ready, ended));
+            runtime.shutdown_timeout(LAST_ANSWERS);
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(body)?;
+        is_ready.recv().context("the control thread has died")?.context("control socket")?;
+        Ok(ControlServer { served, socket, end: Some(end), thread: Some(thread) })
+    }
+
+    /// From now on requests are carried out.
+    pub(crate) fn serve(&self, served: Arc<Served>) {
+        assert!(self.served.set(served).is_ok(), "a control server serves one array");
+    }
+
+    /// Takes the socket away, lets the last answers out, and ends the thread.
+    pub(crate) fn finish(mut self) {
+        self.socket.remove();
+        if let (Some(end), Some(thread)) = (self.end.take(), self.thread.take()) {
+            // It has ended by itself if nobody listens.
+            let _ = end.send(());
+            if thread.join().is_err() {
+                tracing::error!("the control thread had panicked");
+            }
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()
+}
+
+async fn serve(
+    listener: UnixListener,
+    context: Handles,
+    ready: SyncSender<std::io::Result<()>>,
+    ended: oneshot::Receiver<()>,
+) {
+    let made = Signals::new().and_then(|signals| Ok((signals, tokio::net::UnixListener::from_std(listener)?)));
+    let (signals, listener) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    tokio::spawn(pass_signals(signals, context.events.clone()));
+    let router = Router::new()
+        .route("/detail", get(detail))
+        .route("/counters", get(counters))
+        .route("/add", post(add))
+        .route("/fail", post(fail))
+        .route("/remove", post(remove))
+        .route("/stop", post(stop))
+        .fallback(async || failure(StatusCode::NOT_FOUND, "no such request".to_owned()))
+        .with_state(context);
+    let _ = ready.send(Ok(()));
+    let (told, is_told) = oneshot::channel();
+    let until_ended = async move {
+        // A sender that is gone ends it as well.
+        let _ = ended.await;
+        let _ = told.send(());
+    };
+    let last_answers = async move {
+        let _ = is_told.await;
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        ended = axum::serve(listener, router).with_graceful_shutdown(until_ended) => {
+            if let Err(error) = ended {
+                tracing::error!(%error, "control socket");
+            }
+        }
+        () = last_answers => {}
+    }
+}
+
+async fn pass_signals(mut signals: Signals, events: SyncSender<Event>) {
+    loop {
+        let name = signals.next().await;
+        // A full channel means that the main thread has been told often enough.
+        let _ = events.try_send(Event::Signal(name));
+    }
+}
+
+fn failure(status: StatusCode, error: String) -> Response {
+    (status, Json(Failure { error })).into_response()
+}
+
+fn refused(error: &CommandError) -> Response {
+    let status = match error.kind {
+        CommandErrorKind::NoDevice => StatusCode::NOT_FOUND,
+        CommandErrorKind::Busy | CommandErrorKind::ReadOnly => StatusCode::CONFLICT,
+        CommandErrorKind::TooSmall => StatusCode::UNPROCESSABLE_ENTITY,
+        CommandErrorKind::Io => StatusCode::BAD_GATEWAY,
+        CommandErrorKind::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    failure(status, error.text.clone())
+}
+
+/// Runs what waits for the array where it holds up nothing else.
+async fn with_array<T, F>(context: Handles, work: F) -> Response
+where
+    T: serde::Serialize + Send + 'static,
+    F: FnOnce(&Served) -> Result<T, CommandError> + Send + 'static,
+{
+    let Some(served) = context.served.get().cloned() else {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "the array is still being started: try again".to_owned());
+    };
+    match tokio::task::spawn_blocking(move || work(&served)).await {
+        Ok(Ok(done)) => Json(done).into_response(),
+        Ok(Err(error)) => refused(&error),
+        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+async fn detail(State(context): State<Handles>) -> Response {
+    with_array(context, |served| served.running().detail().map(Detail::from)).await
+}
+
+async fn counters(State(context): State<Handles>) -> Response {
+    with_array(context, |served| Ok(Counters::from(served.running().totals()))).await
+}
+
+async fn add(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+    with_array(context, move |served| served.add(&member)).await
+}
+
+async fn fail(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+    with_array(context, move |served| served.fail(&member)).await
+}
+
+async fn remove(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+    with_array(context, move |served| served.remove(&member)).await
+}
+
+async fn stop(State(context): State<Handles>) -> Response {
+    let (to, from) = oneshot::channel();
+    if context.events.try_send(Event::Stop(to)).is_err() {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "the array is being stopped already".to_owned());
+    }
+    match from.await {
+        Ok(exit) => Json(Stopped { exit }).into_response(),
+        Err(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the array has ended".to_owned()),
+    }
+}
+
+/// The socket's file; removed with it, if it is still the same.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl SocketFile {
+    fn remove(&self) {
+        let metadata = std::fs::symlink_metadata(&self.path);
+        if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the control socket");
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Binds a socket that only its owner may use. One left behind by a dead process is replaced.
+fn bind(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
+    let listening = || format!("control socket {}", path.display());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(parent).with_context(listening)?;
+    // Two processes that find the same dead socket would each take the other's away.
+    directory.lock().with_context(listening)?;
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        if !metadata.file_type().is_socket() {
+            bail!("{} exists and is not a socket: remove it, or choose another --control", path.display());
+        }
+        if UnixStream::connect(path).is_ok() {
+            bail!("a running array answers at {}: choose another name or --control", path.display());
+        }
+        std::fs::remove_file(path).with_context(listening)?;
+    }
+    // The file must not be open to others even for a moment; no other thread makes files yet.
+    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(mask);
+    let listener = listener.with_context(listening)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(listening)?;
+    listener.set_nonblocking(true).with_context(listening)?;
+    let metadata = std::fs::symlink_metadata(path).with_context(listening)?;
+    Ok((listener, SocketFile { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }))
+}

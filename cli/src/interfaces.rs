@@ -1,0 +1,91 @@
+//! The `-i` interfaces: links for initiators and shelves, with faults if asked for.
+//!
+//! Each initiator (a worker's, the control thread's, an opener's) gets a packet socket of its own on each interface, whose filter passes only
+//! replies with that initiator's number in their tags.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, PacketConfig, PacketLink, Role};
+use aoe_proto::initiator::{Tunables, WorkerId};
+use clap::Args;
+use raid_engine::member::aoe::Links;
+
+/// The number of openers: they run before there is an array, and find an interface that is down unusable.
+const OPENER: WorkerId = WorkerId(255);
+
+/// Options of every command that may use the network.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct InterfaceArgs {
+    /// Network interface that leads to the shelves; more than one may be given
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    pub(crate) interfaces: Vec<String>,
+
+    /// Faults of the links, for tests: loss=0.02,dup=0.01,dup_delay_ms=20,reorder=0.01,seed=1
+    #[arg(long, hide = true, value_name = "FAULTS")]
+    pub(crate) fault: Option<FaultConfig>,
+}
+
+impl InterfaceArgs {
+    /// The links for initiators; none without an interface.
+    pub(crate) fn links(&self, tunables: &Tunables) -> Option<Arc<dyn Links>> {
+        let links = Interfaces { args: self.clone(), tunables: tunables.clone() };
+        (!self.interfaces.is_empty()).then(|| Arc::new(links) as Arc<dyn Links>)
+    }
+
+    /// A link on each interface in turn, number `owner` of those that this process opens there.
+    pub(crate) fn open(&self, role: Role, owner: u8, allow_down: bool) -> Result<Vec<Box<dyn Link>>, LinkError> {
+        let mut links: Vec<Box<dyn Link>> = Vec::new();
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            let config = PacketConfig { allow_down, ..PacketConfig::new(interface, role) };
+            let link = PacketLink::open(&config)?;
+            let Some(fault) = self.fault else {
+                links.push(Box::new(link));
+                continue;
+            };
+            // Links that fail alike would lose a request and its repetition alike.
+            let seed = fault.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(owner) << 8 | index as u64);
+            let os = |source| LinkError::Os { interface: interface.clone(), operation: "making a timer", source };
+            links.push(Box::new(FaultLink::new(link, FaultConfig { seed, ..fault }).map_err(os)?));
+        }
+        Ok(links)
+    }
+}
+
+/// Makes an initiator's links.
+#[derive(Debug)]
+struct Interfaces {
+    args: InterfaceArgs,
+    tunables: Tunables,
+}
+
+impl fmt::Display for Interfaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.args.interfaces.join(", "))
+    }
+}
+
+impl Links for Interfaces {
+    fn open(&self, worker: WorkerId, discovers: bool) -> io::Result<Vec<Box<dyn Link>>> {
+        let role = Role::Initiator { worker: worker.0, discovers };
+        // An array that runs stands an interface that is down for a while; one that is to be started is told at once.
+        self.args.open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(chain(&error)))
+    }
+
+    fn tunables(&self) -> Tunables {
+        self.tunables.clone()
+    }
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

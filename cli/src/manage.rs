@@ -1,0 +1,82 @@
+//! `add`, `fail`, `remove` and `stop`: commands on a running array, sent to its control socket.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use raid_engine::member::spec::MemberSpec;
+
+use crate::control::client::ControlArgs;
+use crate::control::messages::{Member, Stopped};
+use crate::members::parse_member;
+
+/// An array and one of its members.
+#[derive(Debug, clap::Args)]
+struct Target {
+    #[command(flatten)]
+    array: ControlArgs,
+
+    /// e<shelf>.<slot>, or the path of a file or block device
+    #[arg(value_name = "MEMBER", value_parser = parse_member)]
+    member: MemberSpec,
+}
+
+/// Add a member to a running array: it becomes a spare, and replaces a member that is missing
+#[derive(Debug, clap::Args)]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Mark a member of a running array faulty
+#[derive(Debug, clap::Args)]
+pub(crate) struct FailArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Let go of a faulty or missing member, or of a spare
+#[derive(Debug, clap::Args)]
+pub(crate) struct RemoveArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Stop a running array: requests under way are finished, and it is marked clean
+#[derive(Debug, clap::Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    array: ControlArgs,
+}
+
+fn change(target: &Target, path: &str, done: &str) -> anyhow::Result<ExitCode> {
+    let member = target.member.to_string();
+    let _: serde_json::Value = target.array.post(path, &Member { member })?;
+    println!("{}: {} {done}", target.array.name(), target.member);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `add`.
+pub(crate) fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
+    change(&args.target, "/add", "added")
+}
+
+/// `fail`.
+pub(crate) fn fail(args: FailArgs) -> anyhow::Result<ExitCode> {
+    change(&args.target, "/fail", "set faulty")
+}
+
+/// `remove`.
+pub(crate) fn remove(args: RemoveArgs) -> anyhow::Result<ExitCode> {
+    change(&args.target, "/remove", "removed")
+}
+
+/// `stop`.
+pub(crate) fn stop(args: StopArgs) -> anyhow::Result<ExitCode> {
+    let name = args.array.name();
+    let Stopped { exit } = args.array.post("/stop", &serde_json::json!({}))?;
+    if exit != 0 {
+        bail!("{name}: stopped without being marked clean: the next run resyncs it");
+    }
+    println!("{name}: stopped");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,142 @@
+//! `shelf`: serves files and block devices as AoE devices until SIGTERM or SIGINT.
+
+mod spec;
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use aoe_net::link::Role;
+use aoe_net::shelf_server::{ServedDevice, ServerConfig, ShelfHandle, ShelfServer, StateDir};
+use aoe_net::store::{AnyStore, FileStore};
+use aoe_proto::shelf::DeviceConfig;
+use aoe_proto::wire::MacAddr;
+use raid_core::md::text::human_size;
+use raid_core::units::Bytes;
+
+use crate::interfaces::InterfaceArgs;
+use crate::signals::Signals;
+use crate::usage::usage;
+use spec::DeviceSpec;
+
+/// How often the serving threads are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Serve files and block devices over AoE until SIGTERM or SIGINT
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
+
+    /// A device: SHELF.SLOT=PATH, and after it ,ro ,offset=SIZE ,length=SIZE ,direct ,sync
+    #[arg(short, long = "device", value_name = "SHELF.SLOT=PATH[,..]", required = true)]
+    devices: Vec<DeviceSpec>,
+
+    /// Requests that an initiator may have outstanding at a device, at most
+    #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    buffers: u16,
+
+    /// Serve only these stations; kept in the state directory
+    #[arg(short, long, value_name = "MAC,..", value_delimiter = ',', requires = "state")]
+    mac: Vec<MacAddr>,
+
+    /// Where config strings, MAC lists and reservations are kept
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+/// Carries the command out.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    check(&args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // From here on a signal ends the shelf in order.
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::new()?
+    };
+    let mut config = ServerConfig::new(devices(&args)?);
+    config.state_dir = args.state.clone();
+    set_masks(&args)?;
+    let links = args.interfaces.open(Role::Shelf, 0, false)?;
+    let shelf = ShelfServer::spawn(config, links)?;
+    print_ready(&args, &shelf)?;
+    let ended = runtime.block_on(async {
+        loop {
+            tokio::select! {
+                name = signals.next() => break Ok(name),
+                () = tokio::time::sleep(LOOK) => if !shelf.is_running() {
+                    break Err(anyhow!("a serving thread has died"));
+                },
+            }
+        }
+    });
+    let name = ended?;
+    tracing::info!("{name}: stopping");
+    shelf.stop()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &Args) -> anyhow::Result<()> {
+    if args.interfaces.interfaces.is_empty() {
+        return usage("a shelf needs an interface: name it with -i");
+    }
+    let mut seen = HashSet::new();
+    for device in &args.devices {
+        if !seen.insert(device.address) {
+            return usage(format!("{} is given twice", device.address));
+        }
+    }
+    Ok(())
+}
+
+fn devices(args: &Args) -> anyhow::Result<Vec<ServedDevice>> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let mut devices = Vec::new();
+    for device in &args.devices {
+        let store = FileStore::open(&device.path, device.options)?;
+        let (shelf, slot) = (device.address.shelf.0, device.address.slot.0);
+        let serial: String = format!("{shelf}.{slot}:{host}").chars().filter(char::is_ascii_graphic).take(20).collect();
+        let config = DeviceConfig {
+            write_cache: !device.options.sync,
+            trim: !device.options.read_only,
+            trim_zeroes: !device.options.read_only,
+            ..DeviceConfig::new(device.address, args.buffers, &serial)
+        };
+        devices.push(ServedDevice { config, store: AnyStore::new(store) });
+    }
+    Ok(devices)
+}
+
+/// `-m`: the list of each device, as if it had been set over the network.
+fn set_masks(args: &Args) -> anyhow::Result<()> {
+    let (Some(dir), false) = (&args.state, args.mac.is_empty()) else { return Ok(()) };
+    let at = || format!("state directory {}", dir.display());
+    let states = StateDir::new(dir).with_context(at)?;
+    for device in &args.devices {
+        let mut state = states.load(device.address)?;
+        state.mask.clone_from(&args.mac);
+        if !state.is_bounded() {
+            bail!("{} stations are too many for one device", args.mac.len());
+        }
+        states.save(device.address, &state).with_context(at)?;
+    }
+    Ok(())
+}
+
+/// A line for each device.
+fn print_ready(args: &Args, shelf: &ShelfHandle) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let interfaces = args.interfaces.interfaces.join(", ");
+    for device in &args.devices {
+        let sectors = shelf.sectors(device.address).unwrap_or(0);
+        let also = if device.options.read_only { ", read-only" } else { "" };
+        let (kib, human) = (sectors / 2, human_size(Bytes(sectors * 512)));
+        let path = device.path.display();
+        writeln!(out, "ready: {} {path} {kib} KiB{human} on {interfaces}{also}", device.address)?;
+    }
+    Ok(out.flush()?)
+}
