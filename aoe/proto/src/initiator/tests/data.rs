@@ -321,10 +321,16 @@ fn frames_are_bounded_and_every_device_gets_its_share_again() {
         host.exchange(&mut target);
         targets.push(target);
     }
-    // 6 times 1024 frames.
-    let ids: Vec<u64> = devices.iter().map(|device| host.read(*device, 0, 2048)).collect();
+    // 6 times 1024 frames; the last two devices get none of them at first.
+    let read = |host: &mut Host, range: core::ops::Range<usize>| -> Vec<u64> {
+        let devices = devices[range].iter();
+        devices.map(|device| host.read(*device, 0, 2048)).collect()
+    };
+    let mut ids = read(&mut host, 0..4);
     let mut waiting: VecDeque<Sent> = host.sent().into();
     assert_eq!(waiting.len(), FRAMES_MAX);
+    ids.extend(read(&mut host, 4..6));
+    assert_eq!(host.sent(), []);
     while let Some(frame) = waiting.pop_front() {
         let slot = frame.frame().header.address.slot.0;
         host.answer(&mut targets[usize::from(slot)], &frame);

@@ -104,6 +104,31 @@ fn a_port_that_vanishes_takes_its_frames_along_to_the_other() {
 }
 
 #[test]
+fn a_late_reply_says_nothing_about_a_path_that_took_the_old_ones_place() {
+    let mut target = Target::new(2048);
+    let (mut host, device) = found(&mut target);
+    let id = host.read(device, 0, 1);
+    let late = host.sent();
+    host.port(PORT, None);
+    // Once the old path's end is told, its place is free.
+    host.take_events();
+    host.now += ms(500);
+    host.port(PORT, Some(9000));
+    host.receive(PORT, &target.beacon());
+    // IDENTIFY is answered, so that the path is up; the read still waits to be sent again.
+    let sent = host.sent();
+    host.answer(&mut target, &sent[0]);
+    let srtt = |host: &Host| {
+        let view = host.initiator.device(device).expect("open");
+        view.paths().next().expect("one path").srtt
+    };
+    assert_eq!(srtt(&host), ms(0));
+    host.answer(&mut target, &late[0]);
+    assert_eq!(host.status(id), Some(Status::Ok));
+    assert_eq!(srtt(&host), ms(0));
+}
+
+#[test]
 fn a_target_that_moved_to_another_address_is_followed() {
     let mut target = Target::new(2048);
     let (mut host, device) = found(&mut target);
