@@ -32,6 +32,9 @@ struct SimLink {
     ether: Arc<Mutex<Ether>>,
     port: aoe_sim::PortId,
     info: PortInfo,
+    /// It takes a few frames now and then, and is full otherwise.
+    clogged: bool,
+    calls: usize,
 }
 
 impl Link for SimLink {
@@ -44,12 +47,15 @@ impl Link for SimLink {
     fn refresh(&mut self) {}
     fn send(&mut self, frames: &[FrameRef<'_>]) -> usize {
         let Ether { network, now, .. } = &mut *self.ether.lock().unwrap();
+        self.calls += 1;
+        let room = if self.clogged { [0, 3, 0, 1, 2][self.calls % 5] } else { frames.len() };
+        let taken = &frames[..room.min(frames.len())];
         let mut bytes = Vec::new();
-        for frame in frames {
+        for frame in taken {
             frame.copy_to(&mut bytes);
             network.send(*now, self.port, &bytes);
         }
-        frames.len()
+        taken.len()
     }
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let arrived = std::mem::take(&mut self.ether.lock().unwrap().arrived);
@@ -117,7 +123,7 @@ struct World {
 }
 
 impl World {
-    fn new(faults: Faults) -> World {
+    fn new(faults: Faults, clogged: bool) -> World {
         let mut network = Network::new(4);
         let host = network.add_host();
         let [near, far] = [1, 2].map(|last| network.add_port(host, PortConfig::new(mac(last).0)));
@@ -128,7 +134,7 @@ impl World {
         let store = Store(vec![0; SECTORS as usize * SECTOR]);
         shelf.add_device(DeviceConfig::new(DEVICE, 32, "sim"), DeviceState::default(), store).unwrap();
         let ether = Arc::new(Mutex::new(Ether { network, now: Duration::ZERO, arrived: Vec::new() }));
-        let link = SimLink { ether: Arc::clone(&ether), port: near, info: info(1) };
+        let link = SimLink { ether: Arc::clone(&ether), port: near, info: info(1), clogged, calls: 0 };
         let mut driver = Driver::new(Initiator::new(Config::new(WorkerId(0), 1)), vec![Box::new(link)]);
         driver.set_limits(Limits { aoe_maxioc: 1, aoe_maxtx: 1 });
         driver.initiator().open(Duration::ZERO, DEVICE, Arc::new(Credits::new()));
@@ -184,18 +190,31 @@ impl World {
     }
 }
 
+/// Writes the device and reads it back in a world.
+fn write_and_read(world: &mut World) {
+    let data = pattern(7, 0, SECTORS);
+    world.memory.0 = data.clone();
+    assert_eq!(world.run(Op::Write { fua: true }), Status::Ok);
+    assert!(world.shelf.store(DEVICE).unwrap().0 == data);
+    world.memory.0.fill(0);
+    assert_eq!(world.run(Op::Read), Status::Ok);
+    assert!(world.memory.0 == data);
+    assert!(world.now() < Duration::from_secs(20));
+}
+
 #[test]
 fn the_driver_runs_on_virtual_time() {
     for (loss, resent) in [(Ppm::ZERO, false), (Ppm::percent(2), true)] {
-        let mut world = World::new(Faults { loss, ..Faults::NONE });
-        let data = pattern(7, 0, SECTORS);
-        world.memory.0 = data.clone();
-        assert_eq!(world.run(Op::Write { fua: true }), Status::Ok);
-        assert!(world.shelf.store(DEVICE).unwrap().0 == data);
-        world.memory.0.fill(0);
-        assert_eq!(world.run(Op::Read), Status::Ok);
-        assert!(world.memory.0 == data);
+        let mut world = World::new(Faults { loss, ..Faults::NONE }, false);
+        write_and_read(&mut world);
         assert_eq!(world.driver.initiator().counters().retransmits > 0, resent);
-        assert!(world.now() < Duration::from_secs(20));
     }
+}
+
+#[test]
+fn a_full_link_delays_frames_and_loses_none() {
+    let mut world = World::new(Faults::NONE, true);
+    write_and_read(&mut world);
+    assert_eq!(world.driver.backlog_lost(), 0);
+    assert_eq!(world.driver.initiator().counters().retransmits, 0);
 }

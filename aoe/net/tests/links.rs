@@ -9,7 +9,7 @@ use aoe_proto::wire::MacAddr;
 use common::{frame, mac};
 use core::time::Duration;
 use std::io::IoSlice;
-use std::time::{Duration as StdDuration, Instant};
+use std::time::Instant;
 
 fn pair(mtu: u32) -> (Segment, MemoryLink, MemoryLink) {
     let segment = Segment::new();
@@ -178,9 +178,12 @@ fn through(faults: Faults, seed: u64, count: u32, sending: bool) -> (Vec<u32>, a
             b.receive(&mut note);
         }
     }
-    let end = Instant::now() + faults.duplicate_delay.max(faults.reorder_delay) + StdDuration::from_millis(5);
-    while Instant::now() < end {
-        wait(&[b.fd().unwrap()], Some(StdDuration::from_millis(2)));
+    let counters = b.fault_counters();
+    let expected = u64::from(count) - counters.lost + counters.duplicated;
+    let end = Instant::now() + Duration::from_secs(10);
+    while (tags.len() as u64) < expected {
+        assert!(Instant::now() < end, "{} of {expected} frames came out", tags.len());
+        wait(&[b.fd().unwrap()], Some(Duration::from_millis(2)));
         let mut note = |got: &[u8]| tags.push(u32::from_be_bytes(got[20..24].try_into().unwrap()));
         if sending {
             b.receive(&mut |_| {});
@@ -189,7 +192,7 @@ fn through(faults: Faults, seed: u64, count: u32, sending: bool) -> (Vec<u32>, a
             b.receive(&mut note);
         }
     }
-    (tags, b.fault_counters())
+    (tags, counters)
 }
 
 #[test]

@@ -218,10 +218,20 @@ fn frames_that_waited_too_long_are_dropped() {
         let mut a = open("ve0", Role::Everything);
         let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
         let [old, new] = [1, 2].map(|tag| frame(dst, src, false, tag, 60));
-        a.send(&[FrameRef::whole(&old); 3]);
-        wait(&[], Some(Duration::from_millis(300)));
-        a.send(&[FrameRef::whole(&new)]);
-        assert_eq!(receive(&mut b, 1), [new]);
+        // The kernel begins to note arrival times a moment after it was asked to; frames before that count as just arrived.
+        for round in 0.. {
+            a.send(&[FrameRef::whole(&old); 3]);
+            wait(&[], Some(Duration::from_millis(300)));
+            a.send(&[FrameRef::whole(&new)]);
+            let mut got = receive(&mut b, 1);
+            while got.last() != Some(&new) {
+                got.extend(receive(&mut b, 1));
+            }
+            if got == [new.clone()] {
+                break;
+            }
+            assert!(got.len() == 4 && round < 10, "round {round}: {} frames", got.len());
+        }
         assert_eq!(b.counters().receive_stale, 3);
     });
 }

@@ -64,7 +64,8 @@ pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
 }
 
-/// Makes the kernel note when each frame arrived, for [`Batch::receive`] to tell.
+/// Makes the kernel note when each frame arrived, for [`Batch::receive`] to tell. It begins a moment later; frames until then count as
+/// arrived when they are received.
 pub(super) fn stamp_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
 }
