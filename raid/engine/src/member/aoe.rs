@@ -31,6 +31,9 @@ use crate::slab::{Piece, Slab};
 /// How long a device is looked for before it counts as not there.
 pub const FIND_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a scan asks again: the question or an answer may be lost.
+const SCAN_AGAIN: Duration = Duration::from_millis(250);
+
 /// Makes an owner's links: one per interface.
 pub trait Links: fmt::Debug + fmt::Display + Send + Sync {
     /// Opens the links of an initiator with this number; with `discovers` they also pass what is not addressed to it alone.
@@ -78,7 +81,12 @@ impl AoeDisk {
 
     /// The same device, taken at its word that a flush is one (`--durable`).
     pub fn trusted(&self) -> AoeDisk {
-        AoeDisk { links: Arc::clone(&self.links), credits: Arc::clone(&self.credits), durability: Durability::Durable, ..*self }
+        AoeDisk {
+            links: Arc::clone(&self.links),
+            credits: Arc::clone(&self.credits),
+            durability: Durability::Durable,
+            ..*self
+        }
     }
 }
 
@@ -124,15 +132,20 @@ pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDi
 
 /// All devices that answer within `patience`.
 pub fn scan(links: &Arc<dyn Links>, patience: Duration) -> io::Result<Vec<Address>> {
+    let start = Instant::now();
     let mut driver = driver(links, Owner::Opener, true)?;
-    driver.initiator().discover(Duration::ZERO);
+    // The initiator knows its links from the first turn on.
+    wait_for(&mut driver, start, Duration::ZERO, |_| true);
     let mut seen = std::collections::BTreeSet::new();
-    wait_for(&mut driver, Instant::now(), patience, |event| {
-        if let Event::Seen(device) = event {
-            seen.insert((device.address.shelf.0, device.address.slot.0));
-        }
-        false
-    });
+    while start.elapsed() < patience {
+        driver.initiator().discover(start.elapsed());
+        wait_for(&mut driver, start, patience.min(start.elapsed() + SCAN_AGAIN), |event| {
+            if let Event::Seen(device) = event {
+                seen.insert((device.address.shelf.0, device.address.slot.0));
+            }
+            false
+        });
+    }
     let address = |(shelf, slot)| Address { shelf: aoe_proto::wire::Shelf(shelf), slot: aoe_proto::wire::Slot(slot) };
     Ok(seen.into_iter().map(address).collect())
 }
