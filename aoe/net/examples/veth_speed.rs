@@ -72,6 +72,18 @@ fn main() {
     run("near", "far", file.path(), write, each, depth, Duration::from_secs(seconds));
 }
 
+/// A driver over the interface `near`, with this thread pinned to CPU 0. MAXOUT in the environment sets `aoe_maxout`.
+fn driver(near: &str) -> Driver {
+    let mut cpus = CpuSet::new();
+    cpus.set(0);
+    sched_setaffinity(None, &cpus).expect("CPU 0 exists");
+    let link = PacketLink::open(&PacketConfig::new(near, Role::Initiator { worker: 0, discovers: true }));
+    let maxout = std::env::var("MAXOUT").map_or(64, |text| text.parse().expect("MAXOUT is a number"));
+    let tunables = Tunables { aoe_maxout: maxout, ..Tunables::default() };
+    let initiator = Initiator::new(Config { discovers: true, tunables, ..Config::new(WorkerId(0), 1) });
+    Driver::new(initiator, vec![Box::new(link.expect("a packet socket"))])
+}
+
 fn run(near: &str, far: &str, file: &Path, write: bool, each: usize, depth: usize, time: Duration) {
     let store = FileStore::open(file, FileOptions::default()).expect("the file was written above");
     let sectors = store.sectors();
@@ -80,14 +92,7 @@ fn run(near: &str, far: &str, file: &Path, write: bool, each: usize, depth: usiz
     let config = ServerConfig { settle: false, cpus: vec![1], ..ServerConfig::new(devices) };
     let shelf = ShelfServer::spawn(config, vec![Box::new(link)]).expect("the shelf starts");
 
-    let mut cpus = CpuSet::new();
-    cpus.set(0);
-    sched_setaffinity(None, &cpus).expect("CPU 0 exists");
-    let link = PacketLink::open(&PacketConfig::new(near, Role::Initiator { worker: 0, discovers: true }));
-    let maxout = std::env::var("MAXOUT").map_or(64, |text| text.parse().expect("MAXOUT is a number"));
-    let tunables = Tunables { aoe_maxout: maxout, ..Tunables::default() };
-    let initiator = Initiator::new(Config { discovers: true, tunables, ..Config::new(WorkerId(0), 1) });
-    let mut driver = Driver::new(initiator, vec![Box::new(link.expect("a packet socket"))]);
+    let mut driver = driver(near);
     let mut memory = Buffers { bytes: vec![2; each * depth], each };
     let start = Instant::now();
     driver.initiator().open(Duration::ZERO, DEVICE, Arc::new(Credits::new()));
