@@ -7,10 +7,10 @@
 use raid_core::units::MemberIndex;
 
 use super::io::{Io, Whose};
-use super::run::{Kind, Phase};
-use super::{Effects, Worker};
+use super::run::Phase;
+use super::{Effects, Worker, needs_mark};
 use crate::member::{Done, MemberOp};
-use crate::message::{IoStatus, MemberHandle, MemberState, PartOp, Report};
+use crate::message::{IoStatus, MemberHandle, MemberState, Report};
 
 impl Worker {
     /// A member request has ended.
@@ -184,7 +184,7 @@ impl Worker {
                 effects.reports.push(Report::Corrected { member, sectors });
             }
         }
-        if run.kind == Kind::Write {
+        if run.needs_mark() {
             self.last_write = self.now;
         }
         let (entry, mismatches) = (run.place.entry, run.mismatches);
@@ -196,7 +196,7 @@ impl Worker {
             slot.mismatches += mismatches;
             slot.runs_left -= 1;
             if slot.runs_left == 0 {
-                if matches!(slot.part.op, PartOp::Write { .. }) {
+                if needs_mark(slot.part.op) {
                     self.writes_pending -= 1;
                 }
                 self.end_part(part, effects);

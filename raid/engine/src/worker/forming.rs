@@ -11,7 +11,7 @@ use raid_core::units::{MemberSet, StripeIndex};
 
 use super::run::{Kind, Phase, Place, Seg};
 use super::running::Queue;
-use super::{Effects, Worker};
+use super::{Effects, Worker, needs_mark};
 use crate::message::{Part, PartOp};
 
 /// A chunk row with something going on.
@@ -48,7 +48,7 @@ impl Worker {
     /// Puts a part at the end of its stripe's waiting parts.
     pub(super) fn enqueue(&mut self, id: u32) {
         let part = &self.parts[id].part;
-        if matches!(part.op, PartOp::Write { .. }) {
+        if needs_mark(part.op) {
             self.writes_pending += 1;
         }
         let row = part.stripe;

@@ -11,8 +11,8 @@
 //! - Ranges of active runs of one stripe never overlap, so nobody sees a row half written. Plain reads need no lock: a read beside
 //!   a write of the same sectors may return either.
 //! - Each part gets exactly one reply.
-//! - A client's write leaves only under a view with `write_ok`, and no write under one that is suspended. What sync and mending
-//!   write makes rows whole and needs no dirty mark: were it needed, a crash during a rebuild would leave an array that is dirty and
+//! - A client's write or a repair leaves only under a view with `write_ok`, and no write under one that is suspended. Resync,
+//!   recovery and mending need no dirty mark: were it needed, a crash during a rebuild would leave an array that is dirty and
 //!   degraded, which nothing may assemble.
 //! - No read or write is sent to a member that is absent or silent in the newest view.
 //! - Once a run's writes have left, what it writes does not change: a member that drops out is only left out.
@@ -38,7 +38,7 @@ use raid_core::geometry::Geometry;
 use raid_core::units::{MemberIndex, MemberSet, Sectors, StripeIndex};
 
 use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
-use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, ToWorker, View, WorkerId};
+use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, SyncKind, ToWorker, View, WorkerId};
 use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
 use flush::Flushes;
@@ -152,6 +152,11 @@ impl PartSlot {
     }
 }
 
+/// Whether what the part asks for needs the dirty mark first; see [`Run::needs_mark`].
+fn needs_mark(op: PartOp) -> bool {
+    matches!(op, PartOp::Write { .. } | PartOp::Sync(SyncKind::Repair))
+}
+
 /// What the worker knows of a region that it owns.
 #[derive(Debug, Default)]
 struct Owned {
@@ -219,7 +224,7 @@ pub struct Worker {
     owned: IndexMap<Owned>,
     /// Regions to be given up once their closed ranges are open again.
     closed: Vec<(Duration, RegionIndex)>,
-    /// Clients' writes that wait or whose runs have not ended.
+    /// Parts that need the dirty mark and wait, or whose runs have not ended.
     writes_pending: usize,
     last_write: Duration,
     /// `write_ok` of the view, until the worker has agreed to be quiet.

@@ -162,6 +162,12 @@ impl Run {
         if border > self.from { border - self.from } else { border + PAGE_SECTORS - self.from }
     }
 
+    /// Whether it may write rows that superblocks call clean, so that it needs the dirty mark first. A resync is for rows that they
+    /// call dirty, a recovery for those of a member that they do not trust, and mending changes nothing.
+    pub(super) fn needs_mark(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Sync(SyncKind::Repair))
+    }
+
     /// Moves the sectors from `at` on to `second`, a run of the same kind. Their parts are the caller's affair.
     pub(super) fn split_off(&mut self, at: u32, second: &mut Run) {
         assert!(

@@ -55,7 +55,7 @@ impl Worker {
                 self.start_planned(id, planned, queue, effects);
             }
             Verdict::Hold => {
-                if self.runs[id].kind == Kind::Write {
+                if self.runs[id].needs_mark() {
                     self.want_write(effects);
                 }
                 self.hold(id, effects);
@@ -78,7 +78,7 @@ impl Worker {
         if view.read_only && run.is_write() {
             return Verdict::End(IoStatus::ReadOnly);
         }
-        if run.is_write() && view.suspended || run.kind == Kind::Write && !self.may_write {
+        if run.is_write() && view.suspended || run.needs_mark() && !self.may_write {
             return Verdict::Hold;
         }
         let standing = self.standing(run.place.stripe, run.end());

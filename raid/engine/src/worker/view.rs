@@ -70,8 +70,7 @@ impl Worker {
         }
     }
 
-    /// Whether no client's write is here, nor was for that long. What sync and mending write makes rows whole, so it may be on its
-    /// way while the array is marked clean.
+    /// Whether nothing that needs the dirty mark is here, nor was for that long.
     fn is_quiet(&self, idle_for: Duration) -> bool {
         self.writes_pending == 0 && (!self.may_write || self.now >= self.last_write + idle_for)
     }

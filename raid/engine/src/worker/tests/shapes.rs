@@ -2,6 +2,7 @@
 
 use raid_core::geometry::Layout;
 use raid_core::plan::RmwLevel;
+use raid_core::units::Sector;
 
 use super::world::{Shape, World};
 use crate::member::{MemberOp, MemberRequest};
@@ -157,5 +158,56 @@ fn a_tiny_cache_cuts_runs_but_not_requests() {
     world.settle();
     assert_eq!(writes(&world.log).iter().sum::<u32>(), 5 * 128);
     assert_eq!(reads(&world.log), []);
+    world.finish();
+}
+
+#[test]
+fn where_parity_is_not_trusted_it_comes_from_all_data() {
+    let mut world = world(5);
+    let (start, chunk) = (world.span().0, world.shape.chunk);
+    // From the second row on.
+    world.array.view.parity_trusted_below = Sector(start / 4 + chunk);
+    world.array.publish();
+    for (row, read) in [(0, vec![8; 2]), (1, vec![8; 3])] {
+        world.log.clear();
+        world.write(start + row * 512, 8);
+        world.settle();
+        assert_eq!(reads(&world.log), read, "row {row}");
+        assert_eq!(writes(&world.log), [8; 2]);
+    }
+    world.finish();
+}
+
+#[test]
+fn a_part_is_not_overtaken_by_one_that_it_clashes_with() {
+    let mut world = world(5);
+    let start = world.span().0;
+    world.write(start, 8);
+    world.turn_all();
+    world.serve();
+    world.turn_all();
+    // The first write is on its way. The second waits for it, and the third for the second.
+    world.write(start, 16);
+    world.turn_all();
+    world.write(start + 8, 8);
+    world.turn_all();
+    assert_eq!(world.log.len(), 4, "two reads and two writes, all of the first");
+    world.serve();
+    world.turn_all();
+    assert_eq!(reads(&world.log), [8, 8, 16, 16]);
+    world.finish();
+}
+
+#[test]
+fn a_write_beside_one_on_its_way_does_not_wait() {
+    let mut world = world(5);
+    let start = world.span().0;
+    world.write(start, 8);
+    world.turn_all();
+    world.serve();
+    world.turn_all();
+    world.write(start + 8, 8);
+    world.turn_all();
+    assert_eq!(reads(&world.log), [8; 4]);
     world.finish();
 }

@@ -89,7 +89,7 @@ pub(super) struct World {
     pub(super) outstanding: HashMap<u32, Outstanding>,
     free_slots: Vec<usize>,
     next_request: u32,
-    /// Sync pieces that are out: request, and sectors of the data area.
+    /// Sync pieces that are out: request, and sectors of the data area where they write without the dirty mark.
     syncing: HashMap<u32, (u64, u64)>,
     /// Regions that must keep their owner until then.
     closed: Vec<(RegionIndex, WorkerId, Duration)>,
@@ -322,7 +322,9 @@ impl World {
             return false;
         };
         let from = self.geometry.member_sector(piece.stripe).0 + u64::from(piece.from);
-        self.syncing.insert(piece.request, (from, from + u64::from(piece.sectors)));
+        let unmarked = matches!(piece.kind, SyncKind::Recovery(_) | SyncKind::Resync);
+        let end = if unmarked { from + u64::from(piece.sectors) } else { from };
+        self.syncing.insert(piece.request, (from, end));
         self.send(Part {
             client: SYNC,
             op: PartOp::Sync(piece.kind),
