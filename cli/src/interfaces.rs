@@ -30,7 +30,7 @@ pub(crate) struct InterfaceArgs {
 impl InterfaceArgs {
     /// The links for initiators; none without an interface.
     pub(crate) fn links(&self, tunables: &Tunables) -> Option<Arc<dyn Links>> {
-        let links = Interfaces { args: self.clone(), tunables: tunables.clone() };
+        let links = Interfaces { args: self.clone(), tunables: *tunables };
         (!self.interfaces.is_empty()).then(|| Arc::new(links) as Arc<dyn Links>)
     }
 
@@ -74,7 +74,7 @@ impl Links for Interfaces {
     }
 
     fn tunables(&self) -> Tunables {
-        self.tunables.clone()
+        self.tunables
     }
 }
 

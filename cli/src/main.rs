@@ -35,7 +35,7 @@ mod usage;
 #[command(name = "etherraid", version, arg_required_else_help = true)]
 struct Cli {
     /// Log more: once for debugging, twice for everything
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 100)]
     verbose: u8,
 
     #[command(subcommand)]

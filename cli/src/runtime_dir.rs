@@ -1,7 +1,7 @@
 //! Where running arrays keep their control sockets and locks: `/run/etherraid`, or for ordinary users a directory of their own.
 //!
 //! One array is run once on a host: an exclusive lock on a file named after its UUID, held as long as the array runs. The lock goes with the process,
-//! however it ends; the file stays.
+//! however it ends; so does the file, but after a kill.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -55,19 +55,45 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
 /// The right to run an array.
 #[derive(Debug)]
 pub(crate) struct ArrayLock {
-    _file: File,
+    file: File,
+    path: PathBuf,
 }
 
 impl ArrayLock {
     /// Takes it; `None` while somebody else has it.
     pub(crate) fn take(uuid: Uuid) -> anyhow::Result<Option<ArrayLock>> {
         let path = make_runtime_dir()?.join(format!("{}.lock", uuid.hyphenated()));
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.with_context(|| format!("opening {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(ArrayLock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(locking(error, &path)),
+        loop {
+            let file = File::options().create(true).truncate(false).write(true).open(&path);
+            let file = file.with_context(|| format!("opening {}", path.display()))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(locking(error, &path)),
+            }
+            let lock = ArrayLock { file, path: path.clone() };
+            // Who held it may have removed the file before we locked it: then it means nothing any more.
+            if lock.is_in_place().map_err(|error| locking(error, &path))? {
+                return Ok(Some(lock));
+            }
+        }
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        let ours = self.file.metadata()?;
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for ArrayLock {
+    fn drop(&mut self) {
+        if self.is_in_place().unwrap_or(false) {
+            // A file that stays is in nobody's way.
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -95,8 +121,20 @@ mod tests {
         let uuid = raid_engine::assembly::random_uuid();
         let lock = ArrayLock::take(uuid).expect("a directory").expect("free");
         assert!(ArrayLock::take(uuid).expect("a directory").is_none());
+        let path = lock.path.clone();
         drop(lock);
+        assert!(!path.exists());
         assert!(ArrayLock::take(uuid).expect("a directory").is_some());
-        let _ = std::fs::remove_file(runtime_dir().join(format!("{}.lock", uuid.hyphenated())));
+    }
+
+    #[test]
+    fn a_lock_on_a_file_that_was_removed_is_none() {
+        let uuid = raid_engine::assembly::random_uuid();
+        let lock = ArrayLock::take(uuid).expect("a directory").expect("free");
+        std::fs::remove_file(&lock.path).expect("there");
+        assert!(!lock.is_in_place().expect("looked at"));
+        let other = ArrayLock::take(uuid).expect("a directory").expect("free");
+        drop(lock);
+        assert!(other.is_in_place().expect("looked at"), "not removed by who held the old one");
     }
 }

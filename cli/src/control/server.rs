@@ -7,6 +7,7 @@
 //! [`ControlServer::serve`], requests are answered with 503.
 
 use std::fs::{File, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,16 @@ pub(crate) enum Event {
     Signal(&'static str),
     /// `stop`; the exit status is sent when the array has ended.
     Stop(oneshot::Sender<i32>),
+}
+
+impl Event {
+    /// Who wants the end.
+    pub(crate) fn words(&self) -> &'static str {
+        match self {
+            Event::Signal(name) => name,
+            Event::Stop(_) => "stop",
+        }
+    }
 }
 
 /// What requests are carried out with.
@@ -256,10 +267,14 @@ fn bind(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
         if !metadata.file_type().is_socket() {
             bail!("{} exists and is not a socket: remove it, or choose another --control", path.display());
         }
-        if UnixStream::connect(path).is_ok() {
-            bail!("a running array answers at {}: choose another name or --control", path.display());
+        match UnixStream::connect(path) {
+            Ok(_) => bail!("a running array answers at {}: choose another name or --control", path.display()),
+            // Its process has died.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).with_context(listening)?;
+            }
+            Err(error) => return Err(error).with_context(listening),
         }
-        std::fs::remove_file(path).with_context(listening)?;
     }
     // The file must not be open to others even for a moment; no other thread makes files yet.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));

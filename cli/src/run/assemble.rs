@@ -48,7 +48,7 @@ pub(super) fn assemble(
     trust(args, &mut devices)?;
     let uuid = match args.uuid {
         Some(uuid) => Some(uuid),
-        None => superblocks(&mut members, &devices)?.first().map(|(_, superblock)| superblock.set_uuid),
+        None => superblocks(&mut members, &devices).first().map(|(_, superblock)| superblock.set_uuid),
     };
     let lock = match uuid {
         None => None,
@@ -99,7 +99,7 @@ fn find(args: &Args, members: &mut Members, links: &Arc<dyn Links>) -> anyhow::R
             Err(error) => tracing::warn!("{error}"),
         }
     }
-    let mut found = superblocks(members, &devices)?;
+    let mut found = superblocks(members, &devices);
     found.retain(|(_, superblock)| match args.uuid {
         Some(uuid) => superblock.set_uuid == uuid,
         None => is_named(superblock, &args.name),
@@ -121,15 +121,17 @@ fn find(args: &Args, members: &mut Members, links: &Arc<dyn Links>) -> anyhow::R
     Ok(found.into_iter().map(|(index, _)| devices[index].clone()).collect())
 }
 
-/// The superblocks on devices, each with its device's index.
-fn superblocks(members: &mut Members, devices: &[Named]) -> anyhow::Result<Vec<(usize, Superblock)>> {
+/// The superblocks on devices, each with its device's index. A device that cannot be read may be nobody's: assembly tells if it is needed.
+fn superblocks(members: &mut Members, devices: &[Named]) -> Vec<(usize, Superblock)> {
     let mut found = Vec::new();
     for (index, named) in devices.iter().enumerate() {
-        if let Found::Superblock(superblock) = members.look(&named.device).with_context(|| named.name.clone())? {
-            found.push((index, *superblock));
+        match members.look(&named.device) {
+            Ok(Found::Superblock(superblock)) => found.push((index, *superblock)),
+            Ok(Found::None | Found::Damaged(_)) => {}
+            Err(error) => tracing::warn!("{}: {error}", named.name),
         }
     }
-    Ok(found)
+    found
 }
 
 /// Whether an array is called so, with or without its host's name before it.

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use raid_core::md::Uuid;
 use raid_core::md::text::{human_size, level_name};
 use raid_engine::array::Detail;
@@ -152,6 +152,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let links = args.interfaces.links(&settings.aoe);
     let members = Members::new(&slab, links.clone())?;
     let Assembled { start, devices, uuid, _lock } = assemble::assemble(&args, &settings, members, links.as_ref())?;
+    if let Ok(event) = events.try_recv() {
+        bail!("ended before it was started: {}", event.words());
+    }
     let handles: Vec<_> =
         devices.iter().enumerate().map(|(index, named)| (MemberHandle(index as u16), named.device.clone())).collect();
     let running = Running::start(start, &slab, &groups, settings.stripe_cache_size, &handles)

@@ -1,15 +1,15 @@
 //! Serving until the end, and the end itself: clients first, then the array.
 //!
 //! NBD refuses new requests; those under way end and are replied to; then the array is stopped and marked clean. Where more members are away than parity
-//! covers, requests are held, and nothing would ever end: then, or when told a second time, the held requests end with an error and the superblocks
+//! covers, requests are held, and nothing would ever end: then, or after a second signal, the held requests end with an error and the superblocks
 //! stay dirty.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use raid_engine::array::{ArrayState, Command};
+use raid_engine::array::{ArrayState, Command, Detail};
 use raid_engine::runtime::running::Running;
 use raid_export::nbd::server::Server;
 use tokio::sync::oneshot;
@@ -19,6 +19,9 @@ use crate::control::server::{ControlServer, Event};
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Signals this close to the first are the same wish: timeout(1) and terminals send more than one.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
 /// Serves; answers with the exit status.
 pub(super) fn until_stopped(
     running: &Arc<Running>,
@@ -26,17 +29,15 @@ pub(super) fn until_stopped(
     control: ControlServer,
     events: &Receiver<Event>,
 ) -> i32 {
-    let mut end = End { waiting: Vec::new(), told: 0 };
-    while end.told == 0 {
-        match events.recv() {
-            Ok(event) => end.take(event),
-            // The control thread has died; the array goes on, and so would a kill be all that ends it.
-            Err(_) => end.told = 1,
-        }
+    let mut end = End { waiting: Vec::new(), since: None, hurried: false };
+    match events.recv() {
+        Ok(event) => end.take(event),
+        // Without the control thread nobody could end the array but by a kill.
+        Err(_) => tracing::error!("the control thread has died: stopping"),
     }
     server.begin_stop();
-    let abandon = end.drain(running, &server, events);
-    let exit = end.stop(running, abandon, events);
+    end.drain(running, &server, events);
+    let exit = end.stop(running, events);
     server.stop();
     for to in end.waiting {
         // Who asked may have gone away.
@@ -51,17 +52,25 @@ pub(super) fn until_stopped(
 struct End {
     /// Who waits to be told how it ended.
     waiting: Vec<oneshot::Sender<i32>>,
-    /// How often it was asked for.
-    told: u32,
+    /// When a signal came first.
+    since: Option<Instant>,
+    /// What is held is to be given up.
+    hurried: bool,
 }
 
 impl End {
     fn take(&mut self, event: Event) {
-        self.told += 1;
-        match event {
-            Event::Signal(name) if self.told == 1 => tracing::info!("{name}: stopping"),
-            Event::Signal(name) => tracing::warn!("{name} again: giving up what is held"),
-            Event::Stop(to) => self.waiting.push(to),
+        match (event, self.since) {
+            (Event::Stop(to), _) => self.waiting.push(to),
+            (Event::Signal(name), None) => {
+                tracing::info!("{name}: stopping");
+                self.since = Some(Instant::now());
+            }
+            (Event::Signal(name), Some(since)) if since.elapsed() >= SAME_SIGNAL => {
+                tracing::warn!("{name} again: giving up what is held");
+                self.hurried = true;
+            }
+            (Event::Signal(_), Some(_)) => {}
         }
     }
 
@@ -74,31 +83,29 @@ impl End {
         }
     }
 
-    /// Waits for the clients' requests to end; answers whether what is left is to be given up.
-    fn drain(&mut self, running: &Running, server: &Server, events: &Receiver<Event>) -> bool {
-        while server.connections() > 0 {
-            let cut_off =
-                running.detail().is_ok_and(|detail| detail.array_state == ArrayState::Suspended || detail.fenced);
-            if cut_off || self.told > 1 {
-                return true;
+    /// Waits for the clients' requests to end, or for a reason to give them up.
+    fn drain(&mut self, running: &Running, server: &Server, events: &Receiver<Event>) {
+        while server.connections() > 0 && !self.hurried {
+            let cut_off = |detail: Detail| detail.array_state == ArrayState::Suspended || detail.fenced;
+            self.hurried = running.detail().is_ok_and(cut_off);
+            if !self.hurried {
+                self.look(events);
             }
-            self.look(events);
         }
-        false
     }
 
-    /// Stops the array; a further request to end hurries it.
-    fn stop(&mut self, running: &Arc<Running>, abandon: bool, events: &Receiver<Event>) -> i32 {
-        let mut stopping = vec![stop_on_thread(running, abandon)];
-        let hurried = self.told.max(1 + u32::from(abandon));
-        while stopping.iter().any(|thread| !thread.is_finished()) {
+    /// Stops the array; answers with the exit status.
+    fn stop(&mut self, running: &Arc<Running>, events: &Receiver<Event>) -> i32 {
+        let mut told_to_abandon = self.hurried;
+        let stopping = stop_on_thread(running, told_to_abandon);
+        while !stopping.is_finished() {
             self.look(events);
-            if self.told > hurried && stopping.len() == 1 {
-                stopping.push(hurry_on_thread(running));
+            if self.hurried && !told_to_abandon {
+                told_to_abandon = true;
+                abandon_on_thread(running);
             }
         }
-        let first = stopping.swap_remove(0);
-        first.join().unwrap_or(1)
+        stopping.join().unwrap_or(1)
     }
 }
 
@@ -107,12 +114,11 @@ fn stop_on_thread(running: &Arc<Running>, abandon: bool) -> JoinHandle<i32> {
     std::thread::spawn(move || running.stop(abandon))
 }
 
-/// A stop of which the first one takes the exit status.
-fn hurry_on_thread(running: &Arc<Running>) -> JoinHandle<i32> {
+/// Hurries a stop that is under way. It is answered when the array has ended, so nobody waits for it.
+fn abandon_on_thread(running: &Arc<Running>) {
     let running = Arc::clone(running);
     std::thread::spawn(move || {
         // A refusal means that it has ended already.
         let _ = running.command(Command::Stop { abandon: true });
-        0
-    })
+    });
 }

@@ -1,0 +1,9 @@
+//! The binary from outside: usage, `create`, `run` and the commands on a running array, over file members. No root is needed; network tests are
+//! in the end-to-end tests.
+//!
+//! A test that lacks a program says `SKIPPED: why`.
+
+mod common;
+mod create;
+mod run;
+mod usage;
