@@ -108,17 +108,27 @@ fn owner_of(worker: WorkerId) -> Owner {
     }
 }
 
-/// An initiator and its links.
-fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool) -> io::Result<Driver> {
-    let seed = links.seed();
-    let config = Config { discovers, tunables: links.tunables(), ..Config::new(number(owner), seed) };
-    Ok(Driver::new(Initiator::new(config), links.open(number(owner), discovers)?))
+/// Where nothing is read or written.
+struct NoMemory;
+
+impl Memory for NoMemory {
+    fn write(&mut self, _: RequestId, _: usize, _: &[u8]) {}
+    fn slices<'a>(&'a self, _: RequestId, _: usize, _: usize, _: &mut dyn FnMut(&'a [u8])) {}
+}
+
+/// An initiator that knows its links.
+fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool, now: Duration) -> io::Result<Driver> {
+    let config = Config { discovers, tunables: links.tunables(), ..Config::new(number(owner), links.seed()) };
+    let mut driver = Driver::new(Initiator::new(config), links.open(number(owner), discovers)?);
+    // The first pump tells the initiator of its links: what it asks before that goes nowhere.
+    driver.pump(now, &mut NoMemory);
+    Ok(driver)
 }
 
 /// Looks for one device; `None` when it does not answer.
 pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDisk>> {
     let start = Instant::now();
-    let mut driver = driver(links, Owner::Opener, false)?;
+    let mut driver = driver(links, Owner::Opener, false, Duration::ZERO)?;
     driver.initiator().open(Duration::ZERO, address, Arc::new(Credits::new()));
     let mut found = None;
     wait_for(&mut driver, start, FIND_PATIENCE, |event| {
@@ -133,9 +143,7 @@ pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDi
 /// All devices that answer within `patience`.
 pub fn scan(links: &Arc<dyn Links>, patience: Duration) -> io::Result<Vec<Address>> {
     let start = Instant::now();
-    let mut driver = driver(links, Owner::Opener, true)?;
-    // The initiator knows its links from the first turn on.
-    wait_for(&mut driver, start, Duration::ZERO, |_| true);
+    let mut driver = driver(links, Owner::Opener, true, Duration::ZERO)?;
     let mut seen = std::collections::BTreeSet::new();
     while start.elapsed() < patience {
         driver.initiator().discover(start.elapsed());
@@ -152,11 +160,6 @@ pub fn scan(links: &Arc<dyn Links>, patience: Duration) -> io::Result<Vec<Addres
 
 /// Drives an initiator without requests until `enough` says so of an event, or the time is over.
 fn wait_for(driver: &mut Driver, start: Instant, patience: Duration, mut enough: impl FnMut(Event) -> bool) {
-    struct NoMemory;
-    impl Memory for NoMemory {
-        fn write(&mut self, _: RequestId, _: usize, _: &[u8]) {}
-        fn slices<'a>(&'a self, _: RequestId, _: usize, _: usize, _: &mut dyn FnMut(&'a [u8])) {}
-    }
     loop {
         let now = start.elapsed();
         driver.pump(now, &mut NoMemory);
@@ -259,6 +262,8 @@ pub(super) struct Aoe {
     ended: Vec<Done>,
     serial: u32,
     silence: Duration,
+    /// Copies of writes of an earlier run of the array may be in the network until then: nothing is written.
+    quiet_until: Duration,
 }
 
 impl fmt::Debug for Aoe {
@@ -268,12 +273,24 @@ impl fmt::Debug for Aoe {
 }
 
 impl Aoe {
-    pub(super) fn new(slab: &Arc<Slab>, disk: &AoeDisk, owner: Owner) -> io::Result<Aoe> {
+    pub(super) fn new(slab: &Arc<Slab>, disk: &AoeDisk, owner: Owner, now: Duration) -> io::Result<Aoe> {
         // Beacons come to the control thread: it is there as long as the array.
-        let driver = driver(&disk.links, owner, owner == Owner::Control)?;
+        let driver = driver(&disk.links, owner, owner == Owner::Control, now)?;
         let slots = Slots { slab: Arc::clone(slab), slots: Vec::new(), free: Vec::new() };
         let silence = Duration::from_millis(disk.links.tunables().aoe_silence);
-        Ok(Aoe { driver, slots, open: Vec::new(), backlog: VecDeque::new(), ended: Vec::new(), serial: 0, silence })
+        let lifetime = Duration::from_millis(disk.links.tunables().aoe_frame_lifetime);
+        // An opener writes before there is an array; whoever runs one begins after that.
+        let quiet_until = if owner == Owner::Opener { now } else { now + lifetime };
+        Ok(Aoe {
+            driver,
+            slots,
+            open: Vec::new(),
+            backlog: VecDeque::new(),
+            ended: Vec::new(),
+            serial: 0,
+            silence,
+            quiet_until,
+        })
     }
 
     pub(super) fn attach(&mut self, handle: MemberHandle, disk: &AoeDisk, now: Duration) {
@@ -282,6 +299,9 @@ impl Aoe {
         }
         let (address, credits) = (disk.address, Arc::clone(&disk.credits));
         let device = self.driver.initiator().open(now, address, credits);
+        if now < self.quiet_until {
+            self.driver.initiator().close_range(now, address, Lba(0), u64::MAX, self.quiet_until);
+        }
         self.open.push(Open { handle, address, device, found: false, told_silent: false, wanted: None });
     }
 

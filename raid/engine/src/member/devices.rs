@@ -42,6 +42,16 @@ pub enum DeviceEvent {
 }
 
 impl Device {
+    /// Whether both are the same opened device.
+    pub(super) fn is(&self, other: &Device) -> bool {
+        match (self, other) {
+            (Device::Memory(a), Device::Memory(b)) => Arc::ptr_eq(a, b),
+            (Device::File(a), Device::File(b)) => Arc::ptr_eq(a, b),
+            (Device::Aoe(a), Device::Aoe(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Its size.
     pub fn sectors(&self) -> Sectors {
         match self {
@@ -88,7 +98,7 @@ impl Devices {
             Device::File(_) => {}
             Device::Aoe(disk) => {
                 if self.aoe.is_none() {
-                    self.aoe = Some(Aoe::new(&self.slab, disk, self.owner)?);
+                    self.aoe = Some(Aoe::new(&self.slab, disk, self.owner, now)?);
                 }
                 self.aoe.as_mut().expect("just made").attach(handle, disk, now);
             }

@@ -110,10 +110,10 @@ impl Files {
         slot.at = request.lba.bytes().0;
         slot.left = request.sectors as usize * SECTOR_SIZE as usize;
         slot.iovecs.clear();
-        slot.iovecs.extend(segs.iter().map(|piece| libc::iovec {
-            iov_base: slab.address(*piece).as_ptr().cast(),
-            iov_len: piece.bytes(),
-        }));
+        slot.iovecs.extend(
+            segs.iter()
+                .map(|piece| libc::iovec { iov_base: slab.address(*piece).as_ptr().cast(), iov_len: piece.bytes() }),
+        );
         self.queue(index);
     }
 

@@ -58,6 +58,8 @@ pub struct Opener {
     slab: Arc<Slab>,
     links: Option<Arc<dyn Links>>,
     devices: Devices,
+    /// Devices that requests were made to; a device's handle is its place here.
+    attached: Vec<Device>,
     arena: Arena,
     next: u64,
     start: Instant,
@@ -68,7 +70,7 @@ impl Opener {
     pub fn new(slab: &Arc<Slab>, links: Option<Arc<dyn Links>>) -> io::Result<Opener> {
         let arena = slab.arena(TRANSFER_MAX).ok_or(io::ErrorKind::OutOfMemory)?;
         let devices = Devices::new(slab, Owner::Opener);
-        Ok(Opener { slab: Arc::clone(slab), links, devices, arena, next: 0, start: Instant::now() })
+        Ok(Opener { slab: Arc::clone(slab), links, devices, attached: Vec::new(), arena, next: 0, start: Instant::now() })
     }
 
     /// Opens a member.
@@ -117,16 +119,33 @@ impl Opener {
         self.request(device, MemberOp::Flush, Sector::ZERO, Sectors::ZERO)
     }
 
+    /// The device's handle; attaches it the first time.
+    fn handle(&mut self, device: &Device) -> io::Result<MemberHandle> {
+        let known = self.attached.iter().position(|attached| attached.is(device));
+        let handle = MemberHandle(known.unwrap_or(self.attached.len()) as u16);
+        if known.is_none() {
+            self.devices.attach(handle, device, self.start.elapsed())?;
+            self.attached.push(device.clone());
+        }
+        Ok(handle)
+    }
+
     fn request(&mut self, device: &Device, op: MemberOp, lba: Sector, sectors: Sectors) -> io::Result<()> {
-        const HANDLE: MemberHandle = MemberHandle(0);
         assert!(sectors.bytes().0 as usize <= TRANSFER_MAX, "longer than an opener's transfer");
-        self.devices.attach(HANDLE, device, self.start.elapsed())?;
+        let handle = self.handle(device)?;
         let id = MemberRequestId(self.next);
         self.next += 1;
         let seg = self.arena.piece().sub(0, sectors.0 as u32);
         let segs = if op == MemberOp::Flush { &[][..] } else { std::slice::from_ref(&seg) };
-        let request =
-            MemberRequest { id, handle: HANDLE, op, lba, sectors: sectors.0 as u32, segs_from: 0, segs: segs.len() as u32 };
+        let request = MemberRequest {
+            id,
+            handle,
+            op,
+            lba,
+            sectors: sectors.0 as u32,
+            segs_from: 0,
+            segs: segs.len() as u32,
+        };
         let mut done: Vec<Done> = Vec::new();
         self.devices.submit(self.start.elapsed(), &request, segs, &mut done);
         let deadline = self.start.elapsed() + PATIENCE;
@@ -135,14 +154,13 @@ impl Opener {
             let now = self.start.elapsed();
             if now > deadline && !cancelled {
                 cancelled = true;
-                self.devices.cancel(now, HANDLE, id);
+                self.devices.cancel(now, handle, id);
             }
             self.devices.pump(now, &mut done);
             if done.is_empty() {
                 self.devices.wait(now, deadline);
             }
         }
-        self.devices.detach(HANDLE, self.start.elapsed());
         match done[0].status {
             IoStatus::Ok => Ok(()),
             IoStatus::Fenced => Err(io::Error::new(io::ErrorKind::PermissionDenied, "reserved by another host")),
