@@ -8,6 +8,7 @@
 //! | [`run`] | `run`: assembles an array and serves it |
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
 //! | [`shelf`] | `shelf`: serves disks over AoE |
+//! | [`bench`] | `bench`: measures arrays and AoE devices |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
 //! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`].
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
+mod bench;
 mod control;
 mod create;
 mod detail;
@@ -51,6 +53,7 @@ enum Command {
     Fail(manage::FailArgs),
     Remove(manage::RemoveArgs),
     Stop(manage::StopArgs),
+    Bench(bench::Args),
     Shelf(shelf::Args),
 }
 
@@ -64,6 +67,7 @@ impl Command {
             Command::Fail(args) => manage::fail(args),
             Command::Remove(args) => manage::remove(args),
             Command::Stop(args) => manage::stop(args),
+            Command::Bench(args) => bench::run(args),
             Command::Shelf(args) => shelf::run(args),
         }
     }
