@@ -206,7 +206,8 @@ impl Client {
             plug::split(&self.shared.geometry, &whole, &mut self.plug)
         };
         self.parts_in_flight += parts as usize;
-        self.in_flight[slot as usize] = Some(InFlight { id, parts, status: IoStatus::Ok, buf, flush: op == PartOp::Flush });
+        self.in_flight[slot as usize] =
+            Some(InFlight { id, parts, status: IoStatus::Ok, buf, flush: op == PartOp::Flush });
     }
 
     fn in_range(&self, at: Sector, sectors: Sectors) -> bool {
@@ -271,6 +272,15 @@ impl Client {
             self.free.push(reply.request);
             self.ready.push_back(Reply { id, status, buf });
         }
+    }
+
+    /// Forgets what is in flight: the workers are gone, so nobody uses the buffers any more.
+    pub(super) fn abandon(mut self) {
+        self.plug.clear();
+        self.ready.clear();
+        self.in_flight.fill_with(|| None);
+        self.free.clear();
+        self.free.extend(0..REQUESTS_MAX as u32);
     }
 
     /// Waits until [`poll`](Client::poll) may have something, or for `timeout`.

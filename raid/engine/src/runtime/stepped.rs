@@ -71,6 +71,12 @@ impl Stepped {
         open_client(&self.shared)
     }
 
+    /// Ends it as a kill does: superblocks stay as they are, and what clients have in flight gets no reply.
+    pub fn kill(self, clients: Vec<Client>) {
+        drop(self);
+        clients.into_iter().for_each(Client::abandon);
+    }
+
     /// What the workers have done.
     pub fn totals(&self) -> Totals {
         self.shared.totals()
