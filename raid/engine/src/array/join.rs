@@ -116,6 +116,7 @@ impl Array {
         }
         for member in &mut self.members {
             if member.device.name == name && member.loss().is_some() && member.waiting.is_none() {
+                member.returning = Return::Away;
                 member.waiting = Some(Waiting::Replaced);
             }
         }
@@ -264,6 +265,7 @@ impl Array {
         if member.standing == Standing::Spare {
             member.standing = Standing::Leaving;
         }
+        member.returning = Return::Away;
         member.waiting = Some(Waiting::Removed(id));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The life cycle in a world of devices that crash.
 
+mod checks;
 mod histories;
 mod joining;
 mod losing;
