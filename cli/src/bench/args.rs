@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
-use raid_core::units::{SECTOR_SIZE, Sectors};
+use clap::{ArgGroup, ValueEnum};
+use raid_core::units::{MEMBERS_MAX, SECTOR_SIZE, Sectors};
 use raid_engine::member::spec::{MemberSpec, parse_size};
 use raid_engine::runtime::bufs::BUF_BYTES_MAX;
-use raid_engine::runtime::topology::Cpu;
+
+use crate::groups::CpuList;
+use crate::interfaces::InterfaceArgs;
+use crate::usage::usage;
 
 /// Most requests that a load thread keeps outstanding.
 const QD_MAX: u16 = 1024;
@@ -17,14 +20,14 @@ const QD_MAX: u16 = 1024;
 /// Longest time of measurement for one row, in seconds.
 const RUNTIME_MAX: f64 = 3600.0;
 
-/// Measures an array, or one AoE device, under load.
-#[derive(Args, Debug)]
+/// Measure an array, or one AoE device, under load
+#[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).multiple(false).args(["members", "member", "device"]))]
 #[command(
     after_help = "Members are made into a new array: WHAT THEY HELD IS LOST. Those that do not look empty are refused without \
                         --overwrite. Columns of the table and fields of the JSON: see docs/PERFORMANCE.md."
 )]
-pub(crate) struct BenchArgs {
+pub(crate) struct Args {
     /// What the load does
     #[arg(value_enum)]
     pub(crate) mode: Mode,
@@ -37,9 +40,9 @@ pub(crate) struct BenchArgs {
     /// One AoE device instead of an array, without RAID
     #[arg(long, value_name = "e<shelf>.<slot>")]
     pub(crate) device: Option<MemberSpec>,
-    /// An interface that leads to the shelves; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
-    pub(crate) interfaces: Vec<String>,
+    /// How to reach the shelves.
+    #[command(flatten)]
+    pub(crate) interfaces: InterfaceArgs,
     /// RAID level
     #[arg(short = 'l', long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..=5))]
     pub(crate) level: u8,
@@ -59,8 +62,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "3", value_parser = runtime)]
     pub(crate) runtime: Duration,
     /// CPUs that load, workers and control share, a load thread on each; all allowed ones unless given
-    #[arg(long, value_name = "CPU,..", value_parser = cpus)]
-    pub(crate) cpus: Option<Cpus>,
+    #[arg(long, value_name = "CPU,..")]
+    pub(crate) cpus: Option<CpuList>,
     /// Sets a tunable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -114,29 +117,22 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<Sectors>);
 
-/// CPUs, in the order given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cpus(pub(crate) Vec<Cpu>);
-
-impl BenchArgs {
+impl Args {
     /// The members, `*N` spelled out.
     pub(crate) fn specs(&self) -> anyhow::Result<Vec<MemberSpec>> {
         let mut specs = Vec::new();
         for text in self.members.iter().chain(&self.member) {
             let (name, count) = match text.strip_prefix("mem:").and_then(|_| text.split_once('*')) {
-                Some((name, count)) => {
-                    let count = count.parse().ok().filter(|count| (1..=raid_core::units::MEMBERS_MAX).contains(count));
-                    (
-                        name,
-                        count.ok_or_else(|| {
-                            anyhow::anyhow!("{text:?}: what follows '*' is how many, as in mem:256M*5")
-                        })?,
-                    )
-                }
+                Some((name, count)) => (name, count.parse().unwrap_or(0)),
                 None => (text.as_str(), 1),
             };
-            let spec: MemberSpec = name.parse()?;
-            specs.extend(std::iter::repeat_n(spec, count));
+            if !(1..=MEMBERS_MAX).contains(&count) {
+                return usage(format!("{text:?}: what follows '*' is how many members, as in mem:256M*5"));
+            }
+            match name.parse::<MemberSpec>() {
+                Ok(spec) => specs.extend(std::iter::repeat_n(spec, count)),
+                Err(error) => return usage(error.to_string()),
+            }
         }
         Ok(specs)
     }
@@ -183,18 +179,6 @@ fn runtime(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn cpus(text: &str) -> Result<Cpus, String> {
-    let wrong = || format!("{text:?}: CPU numbers and ranges, as in 0,2-3");
-    let mut list = Vec::new();
-    for item in text.split(',') {
-        let (from, to) = item.split_once('-').unwrap_or((item, item));
-        let range = from.parse::<usize>().ok().zip(to.parse::<usize>().ok()).filter(|(a, b)| a <= b && *b < 4096);
-        let (from, to) = range.ok_or_else(wrong)?;
-        list.extend((from..=to).map(Cpu).filter(|cpu| !list.contains(cpu)).collect::<Vec<_>>());
-    }
-    Ok(Cpus(list))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,10 +187,10 @@ mod tests {
     #[derive(Parser, Debug)]
     struct Cli {
         #[command(flatten)]
-        args: BenchArgs,
+        args: Args,
     }
 
-    fn parse(line: &str) -> Result<BenchArgs, clap::Error> {
+    fn parse(line: &str) -> Result<Args, clap::Error> {
         Cli::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).map(|cli| cli.args)
     }
 
@@ -218,14 +202,6 @@ mod tests {
         assert_eq!(sizes("1m,4k,..,10k"), k(&[1024, 4, 8, 10]));
         for bad in ["", "..", "4k,..", "..,4k", "4k,..,..,8k", "1000", "64M", "4k,", "x"] {
             assert!(sizes(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn cpus_are_numbers_and_ranges() {
-        assert_eq!(cpus("0,2-4,3"), Ok(Cpus([0, 2, 3, 4].map(Cpu).to_vec())));
-        for bad in ["", "a", "3-1", "-", "1,", "0-99999"] {
-            assert!(cpus(bad).is_err(), "{bad}");
         }
     }
 

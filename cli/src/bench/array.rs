@@ -4,121 +4,116 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use raid_core::md::assemble::Options;
-use raid_core::parity::Kernels;
 use raid_core::units::Sectors;
 use raid_engine::assembly::assemble_array;
-use raid_engine::member::opener::Opener;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::bufs::BYTES_MAX;
 use raid_engine::runtime::running::Running;
-use raid_engine::runtime::topology::Cpu;
 use raid_engine::runtime::{Groups, Totals};
 use raid_engine::slab::{PAGE, Slab};
 use raid_engine::tunables::Settings;
 
-use super::args::BenchArgs;
+use super::args::Args;
 use super::load::{Load, Places};
 use super::measure::{self, Measured};
 use super::members::Members;
 use super::report::Row;
-
-/// Workers per CPU at most, over all groups.
-const WORKERS_PER_CPU: usize = 2;
+use crate::groups::groups;
+use crate::usage::usage;
 
 /// An array's members, and what is needed to start it.
 struct Rig<'a> {
-    args: &'a BenchArgs,
+    args: &'a Args,
     settings: Settings,
-    cpus: Vec<Cpu>,
     slab: Arc<Slab>,
-    opener: Opener,
+    access: crate::members::Members,
     members: Members,
 }
 
 /// Measures an array: a row per request size and worker count.
-pub(super) fn bench(args: &BenchArgs, settings: Settings, cpus: Vec<Cpu>) -> anyhow::Result<Vec<Row>> {
-    let counts = thread_counts(args, &settings, cpus.len())?;
-    let slab = Slab::new(Kernels::detect()).context("reserving address space")?;
-    let links = crate::links::for_interfaces(&args.interfaces, settings.aoe)?;
-    let mut opener = Opener::new(&slab, links)?;
-    let members = Members::make(&mut opener, &args.specs()?, args.chunk, args.overwrite)?;
-    let mut rig = Rig { args, settings, cpus, slab, opener, members };
-    let mut rows = Vec::new();
-    for size in &args.bs.0 {
-        let first = rows.len();
-        for count in &counts {
-            let row = rig.row(*size, *count);
-            let row = row.with_context(|| format!("{} of {} with {count} threads", args.mode.word(), size.bytes()))?;
-            rows.push(row);
-        }
-        super::report::set_ratios(&mut rows[first..]);
-    }
-    rig.members.clear(&mut rig.opener)?;
-    Ok(rows)
-}
-
-/// The worker counts, checked.
-fn thread_counts(args: &BenchArgs, settings: &Settings, cpus: usize) -> anyhow::Result<Vec<usize>> {
+pub(super) fn bench(args: &Args, settings: Settings) -> anyhow::Result<Vec<Row>> {
     let counts = match args.group_thread_cnt.is_empty() {
         true => vec![settings.group_thread_cnt],
         false => args.group_thread_cnt.clone(),
     };
-    if let Some(bad) = counts.iter().find(|count| **count > WORKERS_PER_CPU) {
-        bail!("group_thread_cnt {bad}: 0 to {WORKERS_PER_CPU} workers for each of {cpus} CPUs");
+    // Confines this process, too, before it starts any thread.
+    let groups = counts.iter().map(|count| groups(args.cpus.as_ref(), *count)).collect::<anyhow::Result<Vec<_>>>()?;
+    let specs = args.specs()?;
+    let slab = crate::members::slab()?;
+    let links = args.interfaces.links(&settings.aoe);
+    let mut access = crate::members::Members::new(&slab, links)?;
+    let members = Members::make(&mut access, &specs, args.chunk, args.overwrite)?;
+    let mut rig = Rig { args, settings, slab, access, members };
+    let mut rows = Vec::new();
+    for size in &args.bs.0 {
+        let first = rows.len();
+        for groups in &groups {
+            let what = || format!("{} of {}", args.mode.word(), size.bytes());
+            rows.push(rig.row(*size, groups).with_context(what)?);
+        }
+        super::report::set_ratios(&mut rows[first..]);
     }
-    Ok(counts)
+    rig.members.clear(&mut rig.access.opener)?;
+    Ok(rows)
 }
 
 impl Rig<'_> {
-    fn row(&mut self, size: Sectors, count: usize) -> anyhow::Result<Row> {
-        let array = self.start(count)?;
-        let (loads, depth) = self.loads(&array, size)?;
+    fn row(&mut self, size: Sectors, groups: &Groups) -> anyhow::Result<Row> {
+        let array = self.start(groups)?;
+        let (loads, depth) = self.loads(&array, size, groups)?;
         let threads = loads.into_iter().map(|load| |phases: &_| load.run(phases)).collect();
-        let what = format!("{} {} with group_thread_cnt {count}", self.args.mode.word(), size.bytes());
+        let what =
+            format!("{} {} with group_thread_cnt {}", self.args.mode.word(), size.bytes(), groups.group_thread_cnt);
         // Whoever does not answer by then will not.
         let give_up = || {
             array.stop(true);
         };
         let measured = measure::run(threads, self.args.runtime, &what, || array.totals(), give_up)?;
         array.stop(false);
-        let buffers = self.cpus.len() as u64 * depth as u64 * class_bytes(size);
-        Ok(self.make_row(size, count, depth, &measured, self.members.memory() + buffers))
+        let buffers = groups.cpus.len() as u64 * depth as u64 * class_bytes(size);
+        Ok(self.make_row(size, groups, depth, &measured, self.members.memory() + buffers))
     }
 
-    fn start(&mut self, count: usize) -> anyhow::Result<Running> {
+    fn start(&mut self, groups: &Groups) -> anyhow::Result<Running> {
         let tunables = self.settings.array.clone();
-        let start = assemble_array(&mut self.opener, &self.members.named, &Options::default(), false, tunables)?;
-        let groups = Groups { group_thread_cnt: count, cpus: self.cpus.clone() };
+        let start = assemble_array(&mut self.access.opener, &self.members.named, &Options::default(), false, tunables)?;
         let devices = self.members.named.iter().enumerate();
         let devices: Vec<_> = devices.map(|(i, member)| (MemberHandle(i as u16), member.device.clone())).collect();
-        let array = Running::start(start, &self.slab, &groups, self.settings.stripe_cache_size, &devices);
+        let array = Running::start(start, &self.slab, groups, self.settings.stripe_cache_size, &devices);
         array.context("starting the array")
     }
 
     /// The load threads, and how many requests each keeps outstanding.
-    fn loads(&self, array: &Running, size: Sectors) -> anyhow::Result<(Vec<Load>, usize)> {
+    fn loads(&self, array: &Running, size: Sectors, groups: &Groups) -> anyhow::Result<(Vec<Load>, usize)> {
         if size.0 > array.sectors().0 {
-            bail!("the array has only {} bytes", array.sectors().bytes());
+            return usage(format!("the array has only {} bytes", array.sectors().bytes()));
         }
         let depth = usize::from(self.args.qd).min(BYTES_MAX / class_bytes(size) as usize);
         let mode = self.args.mode;
         let mut loads = Vec::new();
-        for (index, cpu) in self.cpus.iter().enumerate() {
+        for (index, cpu) in groups.cpus.iter().enumerate() {
             let client = array.client()?.context("too many load threads")?;
-            let places = Places::new(mode, array.sectors(), size, index, self.cpus.len());
+            let places = Places::new(mode, array.sectors(), size, index, groups.cpus.len());
             loads.push(Load { client, cpu: *cpu, mode, size, places, depth });
         }
         Ok((loads, depth))
     }
 
-    fn make_row(&self, size: Sectors, count: usize, depth: usize, measured: &Measured<Totals>, not_ours: u64) -> Row {
+    fn make_row(
+        &self,
+        size: Sectors,
+        groups: &Groups,
+        depth: usize,
+        measured: &Measured<Totals>,
+        not_ours: u64,
+    ) -> Row {
         let (before, after) = measured.counters;
         let requests = after.counters.member_requests - before.counters.member_requests;
         let sectors = after.counters.member_sectors - before.counters.member_sectors;
         Row {
-            group_thread_cnt: Some(count),
+            group_thread_cnt: Some(groups.group_thread_cnt),
             member_request_sectors: (requests > 0).then(|| sectors as f64 / requests as f64),
             rss_bytes: measured.rss.saturating_sub(not_ours),
             ..Row::new(self.args.mode, size, depth, measured)

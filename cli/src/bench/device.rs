@@ -18,41 +18,40 @@ use aoe_proto::wire::{Address, Lba};
 use raid_core::parity::Kernels;
 use raid_core::units::Sectors;
 use raid_engine::member::aoe::{FIND_PATIENCE, Links};
-use raid_engine::member::devices::Device;
-use raid_engine::member::opener::Opener;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::runtime::bufs::BYTES_MAX;
 use raid_engine::runtime::topology::{self, Cpu};
 use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;
 
-use super::args::{BenchArgs, Mode};
+use super::args::{Args, Mode};
 use super::load::{Places, WAIT};
 use super::measure::{self, Phases, Tally};
 use super::members::check_empty;
 use super::report::Row;
+use crate::groups::groups;
+use crate::usage::usage;
 
 /// Measures a device: a row per request size.
-pub(super) fn bench(
-    args: &BenchArgs,
-    device: &MemberSpec,
-    settings: Settings,
-    cpus: Vec<Cpu>,
-) -> anyhow::Result<Vec<Row>> {
+pub(super) fn bench(args: &Args, device: &MemberSpec, settings: &Settings) -> anyhow::Result<Vec<Row>> {
     if !args.group_thread_cnt.is_empty() {
-        bail!("--group-thread-cnt is about arrays: a bare device has no workers");
+        return usage("--group-thread-cnt is about arrays: a bare device has no workers");
     }
     let MemberSpec::Aoe(address) = *device else {
-        bail!("--device {device}: an AoE device, e<shelf>.<slot>; for files and memory, measure an array");
+        return usage(format!(
+            "--device {device}: an AoE device, e<shelf>.<slot>; files and memory are measured as an array"
+        ));
     };
-    let Some(links) = crate::links::for_interfaces(&args.interfaces, settings.aoe)? else {
-        bail!("--device {device}: name the interfaces that lead to it with -i");
+    let Some(links) = args.interfaces.links(&settings.aoe) else {
+        return usage(format!("--device {device}: name the interfaces that lead to it with -i"));
     };
+    // Confines this process, too, before it starts any thread.
+    let cpus = groups(args.cpus.as_ref(), 0)?.cpus;
     let space = look(args, device, &links)?;
     let mut rows = Vec::new();
     for size in &args.bs.0 {
         if size.0 > space.0 {
-            bail!("{device} has only {} bytes", space.bytes());
+            return usage(format!("{device} has only {} bytes", space.bytes()));
         }
         rows.push(row(args, address, &links, &cpus, space, *size)?);
     }
@@ -60,18 +59,21 @@ pub(super) fn bench(
 }
 
 /// Finds the device, and refuses to write to one that holds something. Answers with its size.
-fn look(args: &BenchArgs, device: &MemberSpec, links: &Arc<dyn Links>) -> anyhow::Result<Sectors> {
+fn look(args: &Args, device: &MemberSpec, links: &Arc<dyn Links>) -> anyhow::Result<Sectors> {
     let slab = Slab::with_bytes(Kernels::portable(), 4 << 20)?;
-    let mut opener = Opener::new(&slab, Some(Arc::clone(links)))?;
-    let opened: Device = opener.open(device, !args.mode.writes())?;
-    if args.mode.writes() && !args.overwrite {
-        check_empty(&mut opener, &device.to_string(), &opened)?;
+    let mut access = crate::members::Members::new(&slab, Some(Arc::clone(links)))?;
+    let opened = access.opener.open(device, !args.mode.writes())?;
+    if args.mode.writes() {
+        if !args.overwrite {
+            check_empty(&mut access.opener, &device.to_string(), &opened)?;
+        }
+        access.settle();
     }
     Ok(opened.sectors())
 }
 
 fn row(
-    args: &BenchArgs,
+    args: &Args,
     address: Address,
     links: &Arc<dyn Links>,
     cpus: &[Cpu],

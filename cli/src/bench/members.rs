@@ -32,11 +32,12 @@ pub(super) struct Members {
 impl Members {
     /// Opens and checks the members, and makes the array.
     pub(super) fn make(
-        opener: &mut Opener,
+        access: &mut crate::members::Members,
         specs: &[MemberSpec],
         chunk: Sectors,
         overwrite: bool,
     ) -> anyhow::Result<Members> {
+        let opener = &mut access.opener;
         let mut named = Vec::new();
         for spec in specs {
             named.push(Named { name: spec.to_string(), device: opener.open(spec, false)? });
@@ -66,7 +67,8 @@ impl Members {
             set_uuid: random_uuid(),
             now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         };
-        let created = create_array(opener, &new, &named)?;
+        access.settle();
+        let created = create_array(&mut access.opener, &new, &named)?;
         Ok(Members { named, superblocks: created.superblocks })
     }
 

@@ -15,16 +15,16 @@ mod report;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use raid_engine::runtime::topology;
+use anyhow::bail;
 use raid_engine::tunables::Settings;
 
-pub(crate) use args::BenchArgs;
+use crate::usage::usage;
+pub(crate) use args::Args;
 use report::Row;
 
 /// Runs the bench and prints its rows; fails when a request failed.
-pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let rows = measure(args)?;
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let rows = measure(&args)?;
     let text = match (args.json, args.csv) {
         (true, _) => report::json(&rows)?,
         (_, true) => report::csv(&rows)?,
@@ -38,26 +38,15 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
+fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
     let mut settings = Settings::default();
     for pair in &args.set {
-        settings.set_pair(pair)?;
-    }
-    let allowed = topology::allowed()?;
-    let cpus = match &args.cpus {
-        None => allowed,
-        Some(cpus) => {
-            if let Some(cpu) = cpus.0.iter().find(|cpu| !allowed.contains(cpu)) {
-                let allowed: Vec<_> = allowed.iter().map(|cpu| cpu.0.to_string()).collect();
-                bail!("--cpus {}: this process may use CPUs {}", cpu.0, allowed.join(", "));
-            }
-            cpus.0.clone()
+        if let Err(error) = settings.set_pair(pair) {
+            return usage(error.to_string());
         }
-    };
-    // Before any thread is started, so that all of them keep to it.
-    topology::confine(&cpus).context("keeping to the CPUs named")?;
+    }
     match &args.device {
-        Some(device) => device::bench(args, device, settings, cpus),
-        None => array::bench(args, settings, cpus),
+        Some(device) => device::bench(args, device, &settings),
+        None => array::bench(args, settings),
     }
 }
