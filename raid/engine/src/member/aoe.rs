@@ -90,6 +90,17 @@ impl AoeDisk {
     }
 }
 
+/// What initiators have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames answered.
+    pub frames_answered: u64,
+    /// Bytes of data read and written in them.
+    pub data_bytes: u64,
+    /// Copies of frames sent after the first.
+    pub retransmits: u64,
+}
+
 /// The initiator's number of an owner.
 fn number(owner: Owner) -> WorkerId {
     match owner {
@@ -343,17 +354,19 @@ impl Aoe {
         self.pass_on(now);
     }
 
-    /// Hands the backlog to the initiator, in order, as far as it takes it. What waits for a device to be found lets others pass.
-    fn pass_on(&mut self, now: Duration) {
+    /// Hands the backlog to the initiator, in order, as far as it takes it; whether it took any. What waits for a device to be found lets others
+    /// pass.
+    fn pass_on(&mut self, now: Duration) -> bool {
+        let mut taken = false;
         for _ in 0..self.backlog.len() {
-            let Some(name) = self.backlog.pop_front() else { return };
+            let Some(name) = self.backlog.pop_front() else { break };
             let slot = self.slots.get(name);
             let (request, handle) = (slot.request, slot.handle);
             match self.driver.initiator().submit(now, request) {
-                Ok(()) => {}
+                Ok(()) => taken = true,
                 Err(SubmitError::Full) => {
                     self.backlog.push_front(name);
-                    return;
+                    break;
                 }
                 Err(SubmitError::NotFound) => {
                     self.backlog.push_back(name);
@@ -365,6 +378,7 @@ impl Aoe {
                 Err(SubmitError::OutOfRange | SubmitError::NoFua) => self.end(name, IoStatus::Failed, None),
             }
         }
+        taken
     }
 
     fn end(&mut self, name: RequestId, status: IoStatus, closed_until: Option<Duration>) {
@@ -386,9 +400,29 @@ impl Aoe {
         }
     }
 
+    pub(super) fn traffic(&mut self) -> Traffic {
+        let counters = self.driver.initiator().counters();
+        Traffic {
+            frames_answered: counters.frames_answered,
+            data_bytes: counters.bytes_read + counters.bytes_written,
+            retransmits: counters.retransmits,
+        }
+    }
+
     /// Receives, sends, and collects what has ended.
     pub(super) fn pump(&mut self, now: Duration, done: &mut Vec<Done>) {
-        self.driver.pump(now, &mut self.slots);
+        loop {
+            self.driver.pump(now, &mut self.slots);
+            self.collect(now);
+            // What the initiator takes now leaves with another pump, not when something next arrives.
+            if !self.pass_on(now) {
+                break;
+            }
+        }
+        done.append(&mut self.ended);
+    }
+
+    fn collect(&mut self, now: Duration) {
         while let Some(completion) = self.driver.initiator().poll_completion() {
             let slot = self.slots.get(completion.id);
             let (request, handle) = (slot.request, slot.handle);
@@ -401,10 +435,6 @@ impl Aoe {
             };
             self.end(completion.id, io_status(completion.status), closed);
         }
-        if !self.backlog.is_empty() {
-            self.pass_on(now);
-        }
-        done.append(&mut self.ended);
     }
 
     /// What has become known of the devices, and whom to wake.
