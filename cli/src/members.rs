@@ -56,12 +56,8 @@ impl Members {
         Ok(Members { opener, frame_lifetime: Duration::from_millis(lifetime), start: Instant::now() })
     }
 
-    /// Counts the frame lifetime from now on.
-    pub(crate) fn restart_clock(&mut self) {
-        self.start = Instant::now();
-    }
-
-    /// Waits until nothing that was sent before can arrive any more. To be called before the first write to AoE devices.
+    /// Waits until nothing that was sent before can arrive any more. To be called before devices are written to that did not belong to the
+    /// array before; for those that did, the engine does it.
     pub(crate) fn settle(&self) {
         std::thread::sleep(self.frame_lifetime.saturating_sub(self.start.elapsed()));
     }

@@ -57,15 +57,12 @@ pub(super) fn assemble(
             Some(lock.with_context(|| format!("array {uuid} runs on this host already: stop that first"))?)
         }
     };
-    // Whoever ran it before has ended now, and what it sent last is under way for one frame lifetime at most.
-    members.restart_clock();
     let support = Support::default();
     let options = Options { uuid, run: args.run, force: args.force, support };
     let tunables = settings.array.clone();
     let start = assemble_array(&mut members.opener, &devices, &options, args.readonly, tunables)?;
     let uuid = start.superblock.set_uuid;
     let lock = lock.context("an array was assembled of devices without superblocks")?;
-    members.settle();
     Ok(Assembled { start, devices, uuid, _lock: lock })
 }
 

@@ -138,6 +138,10 @@ fn parse_setting(text: &str) -> Result<String, String> {
 /// Carries the command out.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let settings = settings(&args)?;
+    // The kernel may have to write pages to us to get memory, so it must not wait for that when we ask for memory. Threads inherit it.
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!(%error, "PR_SET_IO_FLUSHER");
+    }
     let groups = groups(args.cpus.as_ref(), settings.group_thread_cnt)?;
     let (to, events) = sync_channel(EVENTS_MAX);
     let path = match &args.control {
