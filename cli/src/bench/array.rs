@@ -112,9 +112,13 @@ impl Rig<'_> {
         let (before, after) = measured.counters;
         let requests = after.counters.member_requests - before.counters.member_requests;
         let sectors = after.counters.member_sectors - before.counters.member_sectors;
+        let answered = after.traffic.frames_answered - before.traffic.frames_answered;
+        let data_bytes = after.traffic.data_bytes - before.traffic.data_bytes;
         Row {
             group_thread_cnt: Some(groups.group_thread_cnt),
             member_request_sectors: (requests > 0).then(|| sectors as f64 / requests as f64),
+            frame_bytes_mean: (answered > 0).then(|| data_bytes as f64 / answered as f64),
+            retransmits: after.traffic.retransmits - before.traffic.retransmits,
             rss_bytes: measured.rss.saturating_sub(not_ours),
             ..Row::new(self.args.mode, size, depth, measured)
         }

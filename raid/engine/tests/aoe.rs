@@ -73,6 +73,9 @@ fn a_shelf_vanishes_and_is_replaced() {
     let mut client = array.client().expect("fd").expect("room");
     fill(&mut client, 0, 5000, 1);
     check(&mut client, 0, 5000, 1);
+    let traffic = array.totals().traffic;
+    assert!(traffic.data_bytes > 2 * 5000 * 512, "all was written with parity, and read: {traffic:?}");
+    assert!(traffic.frames_answered > traffic.data_bytes / 9000, "{traffic:?}");
     assert_eq!(request(&mut client, Op::Flush, 0, 0, None).0, IoStatus::Ok);
     wait_for(&array, "resynced", |d| d.resync_start.is_none());
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use raid_core::units::Sectors;
 
-use super::aoe::{Aoe, AoeDisk};
+use super::aoe::{Aoe, AoeDisk, Traffic};
 use super::file::{FileDisk, Files};
 use super::mem::MemoryDisk;
 use super::{Done, MemberRequest, MemberRequestId, Owner};
@@ -150,6 +150,11 @@ impl Devices {
         if let Some(aoe) = &mut self.aoe {
             aoe.pump(now, done);
         }
+    }
+
+    /// What the initiator has done, if there is one.
+    pub fn traffic(&mut self) -> Traffic {
+        self.aoe.as_mut().map_or_else(Traffic::default, Aoe::traffic)
     }
 
     /// What has become known of devices since the last call.

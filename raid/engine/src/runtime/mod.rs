@@ -26,8 +26,9 @@ use raid_core::geometry::Geometry;
 use raid_core::units::MemberCount;
 
 use crate::array::MemberEvent;
-use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::member::Owner;
+use crate::member::aoe::Traffic;
+use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::Regions;
 use crate::slab::{PAGE, Slab};
@@ -67,6 +68,9 @@ pub(crate) enum ToArray {
     Sync(PartReply),
 }
 
+/// Numbers that a worker publishes: [`Counters`], pages in use, [`Traffic`].
+const COUNTERS: usize = 10;
+
 /// What others need of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerShared {
@@ -74,7 +78,7 @@ pub(crate) struct WorkerShared {
     inbox: ArrayQueue<Vec<Part>>,
     control: ArrayQueue<WorkerMsg>,
     wake: Wake,
-    counters: CachePadded<[AtomicU64; 7]>,
+    counters: CachePadded<[AtomicU64; COUNTERS]>,
     /// Parts of clients taken in so far.
     parts: AtomicU64,
 }
@@ -111,10 +115,20 @@ impl WorkerShared {
         self.wake.notify();
     }
 
-    fn publish(&self, counters: &Counters, pages: usize) {
+    fn publish(&self, counters: &Counters, pages: usize, traffic: Traffic) {
         let c = counters;
-        let values =
-            [c.member_requests, c.member_sectors, c.runs_full, c.runs_rmw, c.runs_rcw, c.runs_reconstruct, pages as u64];
+        let values: [u64; COUNTERS] = [
+            c.member_requests,
+            c.member_sectors,
+            c.runs_full,
+            c.runs_rmw,
+            c.runs_rcw,
+            c.runs_reconstruct,
+            pages as u64,
+            traffic.frames_answered,
+            traffic.data_bytes,
+            traffic.retransmits,
+        ];
         for (slot, value) in self.counters.iter().zip(values) {
             slot.store(value, Ordering::Relaxed);
         }
@@ -221,6 +235,8 @@ pub struct Totals {
     pub counters: Counters,
     /// Bytes of stripe cache in use.
     pub cache_bytes: u64,
+    /// What the workers' initiators have done.
+    pub traffic: Traffic,
 }
 
 /// What an array's workers are made of.
@@ -299,15 +315,18 @@ impl Workers {
 
 impl Shared {
     fn totals(&self) -> Totals {
-        let mut sums = [0; 7];
+        let mut sums = [0; COUNTERS];
         for worker in &self.workers {
             for (sum, slot) in sums.iter_mut().zip(worker.counters.iter()) {
                 *sum += slot.load(Ordering::Relaxed);
             }
         }
-        let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct, pages] = sums;
+        let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct, pages, traffic @ ..] =
+            sums;
+        let [frames_answered, data_bytes, retransmits] = traffic;
         let counters = Counters { member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct };
-        Totals { counters, cache_bytes: pages * PAGE as u64 }
+        let traffic = Traffic { frames_answered, data_bytes, retransmits };
+        Totals { counters, cache_bytes: pages * PAGE as u64, traffic }
     }
 }
 

@@ -52,7 +52,8 @@ impl WorkerThread {
             }
             let next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
             self.carry_out(clock());
-            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.pages_used());
+            let traffic = self.devices.traffic();
+            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.pages_used(), traffic);
             if self.inputs.done.is_empty() {
                 return Some(next);
             }
