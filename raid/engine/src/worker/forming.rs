@@ -148,8 +148,9 @@ impl Worker {
     fn make_single(&mut self, index: u32, id: u32, kind: Kind) {
         let part = &self.parts[id].part;
         let (mut from, end) = (part.from, part.from + part.sectors);
+        let longest = if kind == Kind::Rebuild { self.rebuild_sectors_max } else { self.run_sectors_max };
         while from < end {
-            let sectors = (end - from).min(self.run_sectors_max);
+            let sectors = (end - from).min(longest);
             let run = self.open_run(index, from, sectors, kind);
             self.add_range(run, id, from, from + sectors);
             from += sectors;

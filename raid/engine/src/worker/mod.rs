@@ -52,6 +52,10 @@ use view::Stand;
 /// Longest run, in sectors: 512 KiB on each member.
 pub const RUN_SECTORS_MAX: u32 = 1024;
 
+/// Pages of each member that only runs for readers may use, at most; a quarter of the cache if that is less. Writes that are stuck
+/// at a silent member keep their pages, and reads of its blocks are to go on.
+const READER_PAGES_MAX: usize = 16;
+
 /// What a worker is made of.
 #[derive(Debug)]
 pub struct Config {
@@ -202,8 +206,9 @@ pub struct Worker {
     view: Arc<View>,
     /// How the members stand in it.
     stand: Stand,
-    /// Longest run that the pages allow.
+    /// Longest run that the pages allow, and longest that rebuilds for a reader.
     run_sectors_max: u32,
+    rebuild_sectors_max: u32,
     parts: Pool<PartSlot>,
     runs: Pool<Run>,
     ios: Ios,
@@ -218,7 +223,8 @@ pub struct Worker {
     fresh: Vec<u32>,
     /// Runs that wait for a view.
     held: Vec<u32>,
-    /// Runs that wait for pages, in order.
+    /// Runs that wait for pages, in order: for readers, where pages are kept for them, and all others.
+    starved_readers: VecDeque<u32>,
     starved: VecDeque<u32>,
     flushes: Flushes,
     owned: IndexMap<Owned>,
@@ -244,8 +250,12 @@ impl Worker {
         let members = config.geometry.members().len();
         let rows = config.pages / members;
         assert!(rows >= 1, "at least one page per member");
+        let kept = (rows / 4).min(READER_PAGES_MAX);
         let chunk = u32::try_from(config.geometry.chunk().0).unwrap_or(u32::MAX);
-        let run_sectors_max = (rows as u32).saturating_mul(PAGE_SECTORS).min(RUN_SECTORS_MAX).min(chunk);
+        let longest = |rows: usize| (rows as u32).saturating_mul(PAGE_SECTORS).min(RUN_SECTORS_MAX).min(chunk);
+        // A cache too small to keep pages for readers serves all alike.
+        let rebuild_sectors_max = longest(if kept > 0 { kept } else { rows });
+        let run_sectors_max = longest(rows - kept);
         Worker {
             id: config.id,
             geometry: config.geometry,
@@ -255,16 +265,18 @@ impl Worker {
             stand: Stand::of(&config.view),
             view: config.view,
             run_sectors_max,
+            rebuild_sectors_max,
             parts: Pool::default(),
             runs: Pool::default(),
             ios: Ios::default(),
-            pages: Pages::new(config.arena, config.pages),
+            pages: Pages::new(config.arena, config.pages, kept * members),
             stripes: IndexMap::default(),
             stripe_pool: Pool::default(),
             touched: Vec::new(),
             scratch: Scratch::default(),
             fresh: Vec::new(),
             held: Vec::new(),
+            starved_readers: VecDeque::new(),
             starved: VecDeque::new(),
             flushes: Flushes::default(),
             owned: IndexMap::default(),

@@ -10,18 +10,26 @@ pub(super) struct Pages {
     arena: Arena,
     free: Vec<u32>,
     total: usize,
+    /// So many are for runs that rebuild for a reader alone.
+    kept: usize,
 }
 
 impl Pages {
-    /// All pages of `arena`, but at most `total`.
-    pub(super) fn new(arena: Arena, total: usize) -> Pages {
+    /// `total` pages of `arena`, the last `kept` of them for readers.
+    pub(super) fn new(arena: Arena, total: usize, kept: usize) -> Pages {
         assert!(arena.piece().sectors() as usize / PAGE_SECTORS as usize >= total, "arena holds the pages");
-        Pages { arena, free: (0..total as u32).rev().collect(), total }
+        Pages { arena, free: (0..total as u32).rev().collect(), total, kept }
     }
 
-    /// Whether `count` pages are free.
-    pub(super) fn has(&self, count: usize) -> bool {
-        self.free.len() >= count
+    /// Whether some pages are for readers alone.
+    pub(super) fn keeps_some(&self) -> bool {
+        self.kept > 0
+    }
+
+    /// Whether `count` pages are free for a run of this kind.
+    pub(super) fn has(&self, count: usize, reader: bool) -> bool {
+        let kept = if reader || count == 0 { 0 } else { self.kept };
+        self.free.len() >= count + kept
     }
 
     /// Takes a page that [`has`](Pages::has) promised.

@@ -81,7 +81,7 @@ pub(super) struct Run {
     pub(super) generation: u32,
     /// Members whose blocks are given (write) or wanted (rebuild).
     pub(super) given: MemberSet,
-    /// The caller's memory, sorted by member and offset, covering each given block whole.
+    /// The caller's memory, covering each given block whole; by the time that parity is computed, sorted by member and offset.
     pub(super) segs: Vec<Seg>,
     /// Parts that end with the run.
     pub(super) parts: Vec<u32>,
@@ -200,11 +200,11 @@ impl Run {
         self.sectors.div_ceil(PAGE_SECTORS)
     }
 
-    /// Takes pages for these members' blocks; all or nothing.
-    pub(super) fn take_pages(&mut self, members: MemberSet, pool: &mut Pages) -> bool {
+    /// Takes pages for these members' blocks, all or nothing; a `reader` may take the pages kept for it.
+    pub(super) fn take_pages(&mut self, members: MemberSet, reader: bool, pool: &mut Pages) -> bool {
         debug_assert!(self.pages.is_empty());
         let each = self.pages_per_block();
-        if !pool.has(each as usize * members.len()) {
+        if !pool.has(each as usize * members.len(), reader) {
             return false;
         }
         for member in members {
@@ -245,8 +245,9 @@ impl Run {
 
     /// The caller's memory that holds sector `off` of the member's block, to the end of its segment.
     fn in_given(&self, member: MemberIndex, off: u32) -> Piece {
-        let covers = |s: &&Seg| s.member == member && s.off <= off && off < s.off + s.piece.sectors();
-        let seg = self.segs.iter().find(covers).expect("a given block is covered whole");
+        let after = self.segs.partition_point(|s| (s.member, s.off) <= (member, off));
+        let seg = &self.segs[after - 1];
+        assert!(seg.member == member && off < seg.off + seg.piece.sectors(), "a given block is covered whole");
         let within = off - seg.off;
         seg.piece.sub(within, seg.piece.sectors() - within)
     }
@@ -255,6 +256,7 @@ impl Run {
     /// For sync, answers whether the planned write is to be sent.
     pub(super) fn compute(&mut self, all: MemberSet, pool: &Pages, slab: &Slab, sources: &mut Sources) -> bool {
         let data = all.without(self.place.parity);
+        self.segs.sort_unstable_by_key(|s| (s.member, s.off));
         match self.planned.expect("computed after planning") {
             Planned::Data(plan) => {
                 if let Some(member) = plan.rebuild {

@@ -206,11 +206,13 @@ impl Worker {
     fn start_planned(&mut self, id: u32, planned: Planned, queue: Queue, effects: &mut Effects) {
         let run = &mut self.runs[id];
         let blocks = blocks_needed(&planned, run.place.parity);
-        let waits = queue == Queue::Join && !self.starved.is_empty() && !blocks.is_empty();
-        if waits || !run.take_pages(blocks, &mut self.pages) {
+        let reader = run.kind == Kind::Rebuild && self.pages.keeps_some();
+        let starved = if reader { &mut self.starved_readers } else { &mut self.starved };
+        let waits = queue == Queue::Join && !starved.is_empty() && !blocks.is_empty();
+        if waits || !run.take_pages(blocks, reader, &mut self.pages) {
             return match queue {
-                Queue::Join => self.starved.push_back(id),
-                Queue::Lead => self.starved.push_front(id),
+                Queue::Join => starved.push_back(id),
+                Queue::Lead => starved.push_front(id),
             };
         }
         run.phase = Phase::Reading;
@@ -240,10 +242,16 @@ impl Worker {
 
     /// Runs that waited for pages, oldest first, as far as the pages reach. They plan again: the view may have changed.
     pub(super) fn start_starved(&mut self, effects: &mut Effects) {
+        while let Some(id) = self.starved_readers.pop_front() {
+            self.start(id, Queue::Lead, effects);
+            if self.starved_readers.front() == Some(&id) {
+                break;
+            }
+        }
         while let Some(id) = self.starved.pop_front() {
             self.start(id, Queue::Lead, effects);
             if self.starved.front() == Some(&id) {
-                return;
+                break;
             }
         }
     }

@@ -16,6 +16,7 @@ use super::Worker;
 fn assert_at_rest(worker: &Worker) {
     assert!(worker.stripes.is_empty() && worker.stripe_pool.is_empty());
     assert!(worker.runs.is_empty() && worker.touched.is_empty() && worker.fresh.is_empty());
-    assert!(worker.held.is_empty() && worker.starved.is_empty() && worker.closed.is_empty());
+    assert!(worker.held.is_empty() && worker.closed.is_empty());
+    assert!(worker.starved.is_empty() && worker.starved_readers.is_empty());
     assert_eq!(worker.writes_pending, 0, "writes are counted as pending");
 }

@@ -399,3 +399,101 @@ fn a_worker_with_a_write_in_flight_is_not_quiet() {
     assert!(matches!(world.reports.last(), Some(Report::Quiet { idle: false, .. })));
     world.finish();
 }
+
+#[test]
+fn a_read_leaves_a_silent_member_and_is_rebuilt() {
+    let mut world = world();
+    world.disks[1].mode = Mode::Silent;
+    world.read(world.span().0 + 128, 8);
+    world.settle();
+    assert_eq!(world.outstanding.len(), 1);
+    world.task(Task::Silent(H(1)));
+    world.settle();
+    assert_eq!(world.outstanding.len(), 0);
+    assert_eq!(count(&world, MemberOp::Read), 1 + 4);
+    world.disks[1].mode = Mode::Works;
+    world.task(Task::Answers(H(1)));
+    world.finish();
+}
+
+#[test]
+fn reads_are_rebuilt_though_stuck_writes_fill_the_cache() {
+    // Four pages of each member: three for all, one for readers.
+    let mut world = unmarked(20).marked();
+    let start = world.span().0;
+    for i in 0..7 {
+        world.write(start + i * 8, 8);
+    }
+    world.turn_all();
+    world.serve();
+    world.turn_all();
+    // The writes are out, with 14 pages, and one more finds too few.
+    world.disks[0].mode = Mode::Silent;
+    world.task(Task::Silent(H(0)));
+    world.write(start + 512 + 128, 8);
+    world.read(start + 1024, 16);
+    world.settle();
+    assert_eq!(world.outstanding.len(), 8, "all but the read");
+    world.disks[0].mode = Mode::Works;
+    world.task(Task::Answers(H(0)));
+    world.finish();
+}
+
+#[test]
+fn a_member_that_fails_is_read_around_before_the_array_drops_it() {
+    let mut world = world();
+    world.disks[0].mode = Mode::Fails(IoStatus::Failed);
+    world.read(world.span().0, 8);
+    for _ in 0..3 {
+        world.turn_all();
+        world.serve();
+    }
+    world.turn_all();
+    assert_eq!(world.outstanding.len(), 0);
+    assert_eq!(count(&world, MemberOp::Read), 1 + 1 + 4, "itself, in its stripe, the others");
+    world.finish();
+}
+
+#[test]
+fn a_member_that_failed_once_is_tried_again_when_the_array_keeps_it() {
+    let mut world = world();
+    world.task(Task::Drop(H(0)));
+    world.disks[1].mode = Mode::Fails(IoStatus::Failed);
+    world.read(world.span().0, 8);
+    world.turn_all();
+    world.serve();
+    world.turn_all();
+    assert!(world.reports.contains(&Report::MemberError { handle: H(1), status: IoStatus::Failed }));
+    // It cannot be spared.
+    world.array.tasks.clear();
+    world.settle();
+    assert_eq!(world.outstanding.len(), 1);
+    world.disks[1].mode = Mode::Works;
+    world.array.publish();
+    world.settle();
+    assert_eq!(world.outstanding.len(), 0);
+    world.finish();
+}
+
+#[test]
+fn a_merged_write_that_fails_while_the_array_is_suspended_is_sent_again_later() {
+    let mut world = world();
+    // Two rows: one request to each member, of two ios.
+    world.write(world.span().0, 1024);
+    world.turn_all();
+    world.disks[0].mode = Mode::Fails(IoStatus::Failed);
+    for disk in 0..5 {
+        world.serve_disk(disk);
+    }
+    assert!(world.array.carry_out(Task::Silent(H(1))) && world.array.carry_out(Task::Silent(H(2))));
+    world.log.clear();
+    world.settle();
+    assert_eq!((world.log.len(), world.outstanding.len()), (0, 1));
+    world.disks[0].mode = Mode::Works;
+    world.task(Task::Answers(H(1)));
+    world.task(Task::Answers(H(2)));
+    world.settle();
+    assert_eq!(count(&world, MemberOp::Write), 2, "each io by itself");
+    assert!(!world.reports.iter().any(|r| matches!(r, Report::MemberError { .. })));
+    world.finish();
+}

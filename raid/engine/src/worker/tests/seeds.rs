@@ -1,6 +1,6 @@
 //! Many seeds: each makes a world, a load and faults, runs until all is quiet, and checks what is left on the devices.
 //!
-//! `ETHERRAID_SEED=n` replays one seed, `ETHERRAID_SEEDS=n` runs so many.
+//! `ETHERRAID_SEED=n` replays one seed, `ETHERRAID_SEEDS=n` runs so many, both together so many from that one on.
 
 use std::time::Duration;
 
@@ -433,11 +433,10 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn seeded_histories() {
-    let seeds = match number("ETHERRAID_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ETHERRAID_SEEDS").unwrap_or(SEEDS),
-    };
-    for seed in seeds {
+    let first = number("ETHERRAID_SEED");
+    let count = number("ETHERRAID_SEEDS").unwrap_or(if first.is_some() { 1 } else { SEEDS });
+    let first = first.unwrap_or(0);
+    for seed in first..first + count {
         let _named = Named(seed);
         Run::new(seed).run();
     }

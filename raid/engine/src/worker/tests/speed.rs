@@ -30,13 +30,15 @@ struct Load {
     effects: Effects,
     rng: Rng,
     sectors: u32,
+    /// Requests go to so many sectors from the array's start.
+    span: u64,
     free: Vec<u32>,
     parts_left: Vec<u32>,
     batch: Vec<Part>,
 }
 
 impl Load {
-    fn new(depth: u32, sectors: u32) -> Load {
+    fn new(depth: u32, sectors: u32, span: u64) -> Load {
         let count = MemberCount(MEMBERS);
         let geometry =
             Geometry::new(count, Sectors(128), Sectors(2 << 20), Layout::LeftSymmetric).expect("a valid shape");
@@ -76,6 +78,7 @@ impl Load {
             effects: Effects::default(),
             rng: Rng::new(1),
             sectors,
+            span: span.min(geometry.array_sectors().0),
             free: (0..depth).collect(),
             parts_left: vec![0; depth as usize],
             batch: Vec::new(),
@@ -88,7 +91,7 @@ impl Load {
 
     /// Submits all that the depth allows, in plugs of at most 64.
     fn submit(&mut self) {
-        let places = self.geometry.array_sectors().0 / u64::from(self.sectors);
+        let places = self.span / u64::from(self.sectors);
         while !self.free.is_empty() {
             let batch = self.free.len().min(64);
             for slot in self.free.split_off(self.free.len() - batch) {
@@ -146,8 +149,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn print_speed(depth: u32, sectors: u32) {
-    let mut load = Load::new(depth, sectors);
+fn print_speed(depth: u32, sectors: u32, span: u64) {
+    let mut load = Load::new(depth, sectors, span);
     let count = (2 << 20) / u64::from(sectors);
     load.measure(count / 4);
     let mut figures: Vec<f64> = (0..5).map(|_| load.measure(count)).collect();
@@ -159,7 +162,7 @@ fn print_speed(depth: u32, sectors: u32) {
 #[ignore = "prints figures"]
 fn speed_of_4k_writes() {
     for depth in [1, 64, 256] {
-        print_speed(depth, 8);
+        print_speed(depth, 8, u64::MAX);
     }
 }
 
@@ -167,6 +170,16 @@ fn speed_of_4k_writes() {
 #[ignore = "prints figures"]
 fn speed_of_larger_writes() {
     for (depth, sectors) in [(64, 32), (64, 128), (16, 2048)] {
-        print_speed(depth, sectors);
+        print_speed(depth, sectors, u64::MAX);
+    }
+}
+
+/// All requests in one row of 64 blocks, or in 64 rows.
+#[test]
+#[ignore = "prints figures"]
+fn speed_of_4k_writes_to_few_rows() {
+    for (depth, span) in [(64, 512), (1024, 512), (1024, 64 * 512)] {
+        print!("{span:6} sectors wide: ");
+        print_speed(depth, 8, span);
     }
 }
