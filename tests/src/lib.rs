@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod proc;
 pub mod rig;
 pub mod shelf;
+pub mod sim;
 pub mod skip;
 pub mod vblade;
 pub mod wait;

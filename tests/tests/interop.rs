@@ -40,7 +40,8 @@ fn mdadm_accepts_each_member_that_we_wrote() {
     let files = rig::blank_files(dir.path(), MEMBERS, MEMBER_BYTES);
     let spec = Spec::local(&files);
     spec.create(&["-c", rig::CHUNK]);
-    mdadm_accepts(&files, spec.name(), "clean");
+    // mdadm's word for an array that still has to be resynced.
+    mdadm_accepts(&files, spec.name(), "active");
     let created = md::examine(&files[0]).events();
 
     let array = spec.run(&[]);
