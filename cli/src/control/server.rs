@@ -178,7 +178,7 @@ fn refused(error: &CommandError) -> Response {
     let status = match error.kind {
         CommandErrorKind::NoDevice => StatusCode::NOT_FOUND,
         CommandErrorKind::Busy | CommandErrorKind::ReadOnly => StatusCode::CONFLICT,
-        CommandErrorKind::TooSmall => StatusCode::UNPROCESSABLE_ENTITY,
+        CommandErrorKind::TooSmall | CommandErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         CommandErrorKind::Io => StatusCode::BAD_GATEWAY,
         CommandErrorKind::Stopping => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -111,28 +111,70 @@ const fn number(min: u64, max: u64) -> Range {
 
 /// The engine's rows; the initiator's are in its own table.
 static ENGINE: &[Tunable] = &[
-    row("stripe_cache_size", "stripes", number(17, 32768), When::Start, |s| NumberField::Size(&mut s.stripe_cache_size),
-        "Size of the stripe cache: so many pages of 4 KiB per member, over all workers."),
-    row("group_thread_cnt", "threads", number(0, GROUP_THREAD_CNT_MAX), When::Start,
+    row(
+        "stripe_cache_size",
+        "stripes",
+        number(17, 32768),
+        When::Start,
+        |s| NumberField::Size(&mut s.stripe_cache_size),
+        "Size of the stripe cache: so many pages of 4 KiB per member, over all workers.",
+    ),
+    row(
+        "group_thread_cnt",
+        "threads",
+        number(0, GROUP_THREAD_CNT_MAX),
+        When::Start,
         |s| NumberField::Size(&mut s.group_thread_cnt),
-        "Workers per group (a group per CPU); 0: one thread for all stripes."),
-    row("rmw_level", "level", number(0, 2), When::AtOnce, |s| NumberField::Rmw(&mut s.array.rmw_level),
-        "Read-modify-write: 0 never, 1 when it reads less than reconstruct-write, 2 also when it reads as much."),
-    row("member_hold", "s", Range::Seconds { max_ms: 86_400_000 }, When::AtOnce,
+        "Workers per group (a group per CPU); 0: one thread for all stripes.",
+    ),
+    row(
+        "rmw_level",
+        "level",
+        number(0, 2),
+        When::AtOnce,
+        |s| NumberField::Rmw(&mut s.array.rmw_level),
+        "Read-modify-write: 0 never, 1 when it reads less than reconstruct-write, 2 also when it reads as much.",
+    ),
+    row(
+        "member_hold",
+        "s",
+        Range::Seconds { max_ms: 86_400_000 },
+        When::AtOnce,
         |s| NumberField::Time(&mut s.array.member_hold),
-        "How long a silent member is waited for before it counts as missing; 0: for ever."),
-    row("safe_mode_delay", "s", Range::Seconds { max_ms: 86_400_000 }, When::AtOnce,
+        "How long a silent member is waited for before it counts as missing; 0: for ever.",
+    ),
+    row(
+        "safe_mode_delay",
+        "s",
+        Range::Seconds { max_ms: 86_400_000 },
+        When::AtOnce,
         |s| NumberField::Time(&mut s.array.safe_mode_delay),
-        "How long without writes until the array is marked clean; 0: never while it runs."),
-    row("volatile_window", "s", Range::Seconds { max_ms: 86_400_000 }, When::AtOnce,
+        "How long without writes until the array is marked clean; 0: never while it runs.",
+    ),
+    row(
+        "volatile_window",
+        "s",
+        Range::Seconds { max_ms: 86_400_000 },
+        When::AtOnce,
         |s| NumberField::Time(&mut s.array.volatile_window),
-        "How long a volatile member may take to store what it acknowledged; takes the place of a shorter safe_mode_delay."),
-    row("sync_speed_min", "KiB/s", number(0, u64::MAX >> 10), When::AtOnce,
+        "How long a volatile member may take to store what it acknowledged; takes the place of a shorter safe_mode_delay.",
+    ),
+    row(
+        "sync_speed_min",
+        "KiB/s",
+        number(0, u64::MAX >> 10),
+        When::AtOnce,
         |s| NumberField::Plain(&mut s.array.sync_speed_min),
-        "What resync and recovery may use of each member although clients are busy."),
-    row("sync_speed_max", "KiB/s", number(0, u64::MAX >> 10), When::AtOnce,
+        "What resync and recovery may use of each member although clients are busy.",
+    ),
+    row(
+        "sync_speed_max",
+        "KiB/s",
+        number(0, u64::MAX >> 10),
+        When::AtOnce,
         |s| NumberField::Plain(&mut s.array.sync_speed_max),
-        "What resync and recovery use of each member at most; 0: no limit."),
+        "What resync and recovery use of each member at most; 0: no limit.",
+    ),
 ];
 
 /// Why a setting was refused.
@@ -167,7 +209,7 @@ pub fn table() -> impl Iterator<Item = Tunable> {
         name: row.name,
         unit: row.unit,
         range: number(row.min, row.max),
-        when: When::Start,
+        when: When::AtOnce,
         doc: row.doc,
         field: Field::Aoe,
     });
@@ -181,6 +223,11 @@ impl Tunable {
             Range::Number { min, max } => format!("a whole number from {min} to {max} ({})", self.unit),
             Range::Seconds { max_ms } => format!("seconds from 0 to {}, with up to three decimals", max_ms / 1000),
         }
+    }
+
+    /// Its value unless set, as [`Settings::get`] shows it.
+    pub fn default_text(&self) -> String {
+        Settings::default().get(self.name).expect("a row of the table")
     }
 
     fn parse(&self, value: &str) -> Option<u64> {

@@ -256,6 +256,8 @@ pub enum CommandErrorKind {
     Busy,
     /// The array does not know the device (ENODEV).
     NoDevice,
+    /// A value that cannot be (EINVAL).
+    Invalid,
     /// The device does not fit the array (ENOSPC).
     TooSmall,
     /// The device failed on the way (EIO).

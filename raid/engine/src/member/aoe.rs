@@ -6,6 +6,8 @@
 //! A request to a device that is not found yet, or that finds the initiator full, waits here in order. Bound: what the owner has
 //! outstanding.
 
+pub mod paths;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -302,6 +304,12 @@ impl Aoe {
             silence,
             quiet_until,
         })
+    }
+
+    /// New settings, at once.
+    pub(super) fn tune(&mut self, now: Duration, tunables: Tunables) {
+        self.driver.initiator().set_tunables(now, tunables).expect("who sets them checks them against the table");
+        self.silence = Duration::from_millis(tunables.aoe_silence);
     }
 
     pub(super) fn attach(&mut self, handle: MemberHandle, disk: &AoeDisk, now: Duration) {

@@ -8,8 +8,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aoe_proto::initiator::Tunables as AoeTunables;
 use raid_core::units::Sectors;
 
+use super::aoe::paths::DevicePaths;
 use super::aoe::{Aoe, AoeDisk, Traffic};
 use super::file::{FileDisk, Files};
 use super::mem::MemoryDisk;
@@ -80,12 +82,14 @@ pub struct Devices {
     files: Option<Files>,
     /// Opened with the first AoE member.
     aoe: Option<Aoe>,
+    /// The initiator's settings, where they differ from those that its links came with.
+    tuned: Option<AoeTunables>,
 }
 
 impl Devices {
     /// No devices yet.
     pub fn new(slab: &Arc<Slab>, owner: Owner) -> Devices {
-        Devices { slab: Arc::clone(slab), owner, slots: Vec::new(), files: None, aoe: None }
+        Devices { slab: Arc::clone(slab), owner, slots: Vec::new(), files: None, aoe: None, tuned: None }
     }
 
     /// Makes a device known. Fails when the system has no ring or socket left for it.
@@ -98,7 +102,11 @@ impl Devices {
             Device::File(_) => {}
             Device::Aoe(disk) => {
                 if self.aoe.is_none() {
-                    self.aoe = Some(Aoe::new(&self.slab, disk, self.owner, now)?);
+                    let mut aoe = Aoe::new(&self.slab, disk, self.owner, now)?;
+                    if let Some(tunables) = self.tuned {
+                        aoe.tune(now, tunables);
+                    }
+                    self.aoe = Some(aoe);
                 }
                 self.aoe.as_mut().expect("just made").attach(handle, disk, now);
             }
@@ -155,6 +163,22 @@ impl Devices {
     /// What the initiator has done, if there is one.
     pub fn traffic(&mut self) -> Traffic {
         self.aoe.as_mut().map_or_else(Traffic::default, Aoe::traffic)
+    }
+
+    /// New settings of the initiator, at once; also of one that is made later.
+    ///
+    /// # Panics
+    /// With a value out of its range.
+    pub fn tune(&mut self, now: Duration, tunables: AoeTunables) {
+        self.tuned = Some(tunables);
+        if let Some(aoe) = &mut self.aoe {
+            aoe.tune(now, tunables);
+        }
+    }
+
+    /// The AoE devices, and the paths to them.
+    pub fn paths(&mut self) -> Vec<DevicePaths> {
+        self.aoe.as_mut().map_or_else(Vec::new, Aoe::look)
     }
 
     /// What has become known of devices since the last call.

@@ -10,6 +10,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use aoe_proto::initiator::Tunables as AoeTunables;
 use raid_core::units::{DataIndex, Sector};
 
 use super::bufs::Bufs;
@@ -18,6 +19,7 @@ use crate::array::{
     self, Array, Command, CommandError, CommandErrorKind, CommandId, Detail, Effect, Input, LogLevel, MetaId, MetaOp,
     SyncRun,
 };
+use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
 use crate::message::{ClientId, IoStatus, MemberHandle, Part, PartOp, WorkerId};
@@ -43,8 +45,10 @@ pub(super) enum Ask {
     Detail(SyncSender<Detail>),
     /// The device with this name.
     Find(String, SyncSender<Option<MemberHandle>>),
-    /// New settings.
-    Tune(array::Tunables),
+    /// New settings of the life cycle, and of all initiators.
+    Tune(array::Tunables, AoeTunables),
+    /// The paths to AoE devices, a list from each owner: this thread and every worker.
+    Paths(SyncSender<Vec<DevicePaths>>),
 }
 
 /// Commands on their way to the control thread.
@@ -232,9 +236,7 @@ impl ControlThread {
         match effect {
             Effect::Meta { id, handle, op } => self.send_meta(id, handle, op),
             Effect::ToWorkers(message) => {
-                for worker in &self.shared.workers {
-                    worker.tell(WorkerMsg::Array(message.clone()));
-                }
+                self.tell_workers(|| WorkerMsg::Array(message.clone()));
             }
             Effect::Sync(runs) => self.send_sync(&runs),
             Effect::Answer(id, result) => {
@@ -245,9 +247,7 @@ impl ControlThread {
             }
             Effect::Released(handle) => {
                 self.devices.detach(handle, self.now);
-                for worker in &self.shared.workers {
-                    worker.tell(WorkerMsg::Detach(handle));
-                }
+                self.tell_workers(|| WorkerMsg::Detach(handle));
             }
             Effect::FlushFault => self.shared.fail_next_flushes(),
             Effect::Stopped { exit } => self.exit = Some(exit),
@@ -319,7 +319,21 @@ impl ControlThread {
             Ask::Find(name, to) => {
                 let _ = to.try_send(self.find(&name));
             }
-            Ask::Tune(tunables) => self.turn(Input::Tune(tunables)),
+            Ask::Tune(tunables, aoe) => {
+                self.turn(Input::Tune(tunables));
+                self.devices.tune(self.now, aoe);
+                self.tell_workers(|| WorkerMsg::Tune(aoe));
+            }
+            Ask::Paths(to) => {
+                let _ = to.try_send(self.devices.paths());
+                self.tell_workers(|| WorkerMsg::Paths(to.clone()));
+            }
+        }
+    }
+
+    fn tell_workers(&self, message: impl Fn() -> WorkerMsg) {
+        for worker in &self.shared.workers {
+            worker.tell(message());
         }
     }
 
@@ -345,9 +359,7 @@ impl ControlThread {
             let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Io, text }));
             return;
         }
-        for worker in &self.shared.workers {
-            worker.tell(WorkerMsg::Attach(handle, device.clone()));
-        }
+        self.tell_workers(|| WorkerMsg::Attach(handle, device.clone()));
         let device = array::Device { handle, name, sectors: device.sectors(), volatile: device.volatile() };
         self.command(Command::Add { device, device_uuid }, answer);
     }

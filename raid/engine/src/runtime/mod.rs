@@ -16,10 +16,12 @@ mod wake;
 mod worker_thread;
 
 use std::io;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aoe_proto::initiator::Tunables as AoeTunables;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use raid_core::geometry::Geometry;
@@ -28,6 +30,7 @@ use raid_core::units::MemberCount;
 use crate::array::MemberEvent;
 use crate::member::Owner;
 use crate::member::aoe::Traffic;
+use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::Regions;
@@ -57,6 +60,10 @@ pub(crate) enum WorkerMsg {
     Array(ToWorker),
     Attach(MemberHandle, Device),
     Detach(MemberHandle),
+    /// New settings of the initiators.
+    Tune(AoeTunables),
+    /// Tell the paths to AoE devices.
+    Paths(SyncSender<Vec<DevicePaths>>),
     End,
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use raid_core::units::Sectors;
 
@@ -17,11 +17,16 @@ use super::control::{Ask, Asks, ControlThread};
 use super::topology::Cpu;
 use super::worker_thread::WorkerThread;
 use super::{Groups, Plan, Shared, Totals, Workers, open_client};
-use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start, Tunables};
-use crate::member::devices::{Device, Devices};
+use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start};
 use crate::member::Owner;
+use crate::member::aoe::paths::{DevicePaths, merge};
+use crate::member::devices::{Device, Devices};
 use crate::message::MemberHandle;
 use crate::slab::Slab;
+use crate::tunables::Settings;
+
+/// How long workers may take to tell their paths: they answer each turn, unless the array ends meanwhile.
+const PATHS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The insides of all threads of an array, not running yet.
 pub(super) struct Parts {
@@ -122,9 +127,23 @@ impl Running {
         self.ask(Ask::Detail)
     }
 
-    /// New settings of the life cycle.
-    pub fn tune(&self, tunables: Tunables) -> Result<(), CommandError> {
-        self.send(Ask::Tune(tunables))
+    /// New settings, from the table of tunables. Those that take effect when an array is started alone change nothing here.
+    pub fn tune(&self, settings: &Settings) -> Result<(), CommandError> {
+        self.send(Ask::Tune(settings.array.clone(), settings.aoe))
+    }
+
+    /// The AoE members, and the paths to them.
+    pub fn paths(&self) -> Result<Vec<DevicePaths>, CommandError> {
+        let owners = 1 + self.workers.shared.workers.len();
+        let (to, from) = sync_channel(owners);
+        self.send(Ask::Paths(to))?;
+        let deadline = Instant::now() + PATHS_PATIENCE;
+        let mut lists = Vec::with_capacity(owners);
+        for _ in 0..owners {
+            let left = deadline.saturating_duration_since(Instant::now());
+            lists.push(from.recv_timeout(left).map_err(|_| ended())?);
+        }
+        Ok(merge(lists))
     }
 
     /// Ends the array once the front ends have stopped sending; answers with the exit status: 0, or 1 when superblocks were left dirty.

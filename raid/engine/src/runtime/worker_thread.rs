@@ -73,6 +73,11 @@ impl WorkerThread {
                     }
                 }
                 WorkerMsg::Detach(handle) => self.devices.detach(handle, now),
+                WorkerMsg::Tune(tunables) => self.devices.tune(now, tunables),
+                WorkerMsg::Paths(to) => {
+                    // Who asked may have gone away.
+                    let _ = to.try_send(self.devices.paths());
+                }
                 WorkerMsg::End => return false,
             }
         }
