@@ -288,7 +288,7 @@ impl CommandError {
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Send a metadata request on the control thread's own channel, never through a worker. Requests to one device
-    /// may be outstanding side by side only as given here. Each ends with one [`Input::MetaDone`].
+    /// may be outstanding side by side, but never two writes. Each ends with one [`Input::MetaDone`].
     Meta {
         /// Its name.
         id: MetaId,

@@ -179,7 +179,7 @@ impl Array {
             self.read_superblock(handle, MetaUse::Look, effects);
             return true;
         }
-        let returning = self.members.iter().any(|m| m.returning == Return::Reading);
+        let returning = self.members.iter().any(|m| m.returning == Return::Reading && m.silence.is_none());
         let Some(slot) = self.geometry.members().indices().find(|slot| self.is_free(*slot)) else {
             return false;
         };

@@ -141,7 +141,8 @@ impl Array {
         let own = &member.superblock;
         let recovery = match record.entry(own.dev_number) {
             Some(Entry::Slot(_, below)) => below,
-            Some(Entry::Spare) | None => own.recovery(),
+            Some(Entry::Spare) => Some(Sector::ZERO),
+            None => own.recovery(),
         };
         let numbers = own.roles.len().max(record.devices.last().map_or(0, |(number, _)| *number as usize + 1));
         let agrees = |number: u32| match (own.role_of(number), record.entry(number)) {

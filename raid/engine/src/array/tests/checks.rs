@@ -8,12 +8,15 @@ use raid_core::md::{Role, Superblock};
 use raid_core::units::Sector;
 
 use super::world::{Block, CHUNK, DEVICE, FakeDevice, ROWS, World, assembled, parse};
+use crate::array::MetaOp;
 use crate::message::{MemberHandle, MemberState, View};
 
 impl World {
     /// A superblock write leaves: it must be allowed, and newer than what was written before.
     pub(super) fn check_write(&mut self, handle: MemberHandle, data: &[u8]) {
         assert!(!self.suspended, "no superblock is written while suspended");
+        let mut others = self.meta.iter().filter(|(_, device, _)| *device == handle.0);
+        assert!(others.all(|(.., op)| !matches!(op, MetaOp::Write { .. })), "two superblock writes to one device");
         assert!(!self.view.read_only, "no superblock is written while read-only or fenced");
         assert!(!self.view.abandon, "no superblock is written after giving up");
         let superblock = parse(data.try_into().unwrap(), DEVICE).expect("a superblock that parses");

@@ -172,7 +172,7 @@ fn check_rest(world: &World) {
 /// A few histories; as many as PROPTEST_CASES says if it is set.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig { max_shrink_iters: 3000, ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_some() { usual } else { ProptestConfig { cases: 60, ..usual } }
+    if std::env::var_os("PROPTEST_CASES").is_some() { usual } else { ProptestConfig { cases: 24, ..usual } }
 }
 
 proptest! {

@@ -5,6 +5,8 @@ mod histories;
 mod joining;
 mod losing;
 mod marking;
+mod mdadm;
+mod starting;
 mod stopping;
 mod syncing;
 mod world;

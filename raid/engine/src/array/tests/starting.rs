@@ -1,0 +1,105 @@
+//! Starting what was left on the devices.
+
+use std::time::Duration;
+
+use raid_core::md::assemble::Options;
+use raid_core::md::{Role, Superblock};
+use raid_core::units::Sector;
+
+use super::world::{FakeDevice, Setup, World, created};
+use crate::message::MemberState;
+
+const SECOND: Duration = Duration::from_secs(1);
+const FORCE: Options = Options {
+    uuid: None,
+    run: true,
+    force: true,
+    support: raid_core::md::superblock::Support { bitmap: false, ppl: false, bad_blocks: false },
+};
+
+fn change(device: &mut FakeDevice, change: impl FnOnce(&mut Superblock)) {
+    let mut superblock = super::world::parse(&device.stored, device.sectors).unwrap();
+    change(&mut superblock);
+    superblock.emit(&mut device.stored);
+}
+
+#[test]
+fn a_member_that_lags_is_brought_up_to_date() {
+    let mut devices = created(&Setup::default());
+    for handle in [0, 1, 3] {
+        change(devices.get_mut(&handle).unwrap(), |superblock| superblock.events = 1);
+    }
+    let mut world = World::from_devices(Setup::default(), devices, &Options::default());
+    world.settle();
+    assert_eq!(world.array.degraded(), 0);
+    assert_eq!(world.superblock(2).events, 2);
+    assert_eq!(world.superblock(0).events, 2);
+}
+
+#[test]
+fn a_slot_without_a_device_is_recorded_before_writes() {
+    let mut devices = created(&Setup::default());
+    let gone = devices.remove(&1).unwrap();
+    let mut world = World::from_devices(Setup::default(), devices, &Options { run: true, ..Options::default() });
+    assert_eq!(world.state(1), MemberState::Absent);
+    world.write(0);
+    world.settle();
+    assert!(!world.is_waiting(0));
+    assert_eq!(world.superblock(0).role_of(1), Role::Faulty);
+
+    // Next time the device is there again, and is out of date.
+    world.pass(SECOND);
+    let mut devices = world.devices;
+    devices.insert(1, gone);
+    let mut world = World::from_devices(Setup::default(), devices, &Options::default());
+    assert_eq!(world.state(1), MemberState::Absent);
+    world.try_crashes = false;
+    world.settle();
+    assert_eq!(world.state(1), MemberState::InSync, "rebuilt by itself");
+    assert_eq!(world.role(1), Role::Active(1));
+}
+
+#[test]
+fn dirty_and_degraded_by_force_has_nothing_to_resync_with() {
+    let mut devices = created(&Setup { assume_clean: false, ..Setup::default() });
+    devices.remove(&1);
+    let mut world = World::from_devices(Setup::default(), devices, &FORCE);
+    assert_eq!(world.view().parity_trusted_below, Sector(u64::MAX));
+    world.settle();
+    assert_eq!(world.detail().state, "clean, degraded");
+    assert_eq!(world.superblock(0).resync_offset, None);
+}
+
+#[test]
+fn a_member_taken_by_force_makes_all_parity_suspect() {
+    let mut devices = created(&Setup::default());
+    for handle in [0, 1, 3] {
+        change(devices.get_mut(&handle).unwrap(), |superblock| superblock.events = 7);
+    }
+    // Slot 3 is half rebuilt, so the member in slot 2 is needed, though out of date.
+    change(devices.get_mut(&3).unwrap(), |superblock| superblock.set_recovery(Some(Sector(1024))));
+    let mut world = World::from_devices(Setup::default(), devices, &FORCE);
+    world.try_crashes = false;
+    world.sync_held = true;
+    world.settle();
+    assert_eq!(world.view().parity_trusted_below, Sector::ZERO);
+    assert_eq!(world.state(3), MemberState::Recovering { below: Sector(1024) });
+    assert_eq!(world.superblock(2).events, world.superblock(0).events);
+    world.sync_held = false;
+    world.settle();
+    assert_eq!(world.detail().last_sync_action, Some("resync"));
+    assert_eq!(world.view().parity_trusted_below, Sector(u64::MAX));
+    assert_eq!(world.detail().state, "clean");
+}
+
+#[test]
+fn a_spare_of_mdadm_is_marked_as_not_rebuilt_before_it_gets_a_slot() {
+    let mut world = World::new(Setup { spares: 1, ..Setup::default() });
+    world.settle();
+    assert_eq!(world.superblock(4).recovery(), Some(Sector::ZERO));
+    assert_eq!(world.role(4), Role::Spare);
+    let events = world.superblock(0).events;
+    let again = World::from_devices(Setup::default(), world.devices, &Options::default());
+    assert!(again.trace.is_empty());
+    assert_eq!(again.superblock(0).events, events);
+}
