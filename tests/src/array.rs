@@ -89,10 +89,15 @@ impl<'a> Spec<'a> {
 
     /// Writes the superblocks of a RAID5 over all members.
     pub fn create(&self, extra: &[&str]) {
+        self.create_level("5", extra);
+    }
+
+    /// Writes the superblocks of an array of this level over all members.
+    pub fn create_level(&self, level: &str, extra: &[&str]) {
         let count = self.members.len().to_string();
         binary::etherraid("create")
             .maybe_netns(self.netns)
-            .args([&self.name, "-l", "5", "-n", &count])
+            .args([&self.name, "-l", level, "-n", &count])
             .args(extra)
             .args(self.interface_args())
             .args(&self.members)

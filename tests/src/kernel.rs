@@ -2,7 +2,10 @@
 //!
 //! A kernel of the 7.x series as user-mode Linux in a small Debian root boots in about two seconds. The root is laid once, in
 //! [`root`], outside the repository; that takes about a minute and needs the network, root and debootstrap. The package mirror
-//! is the one that this machine's own apt uses. Each [`Job`] runs in a mount namespace of its own, so jobs may overlap.
+//! is the one that this machine's own apt uses. Each [`Job`] runs in a mount namespace of its own, so jobs may overlap. What its script
+//! may call is in [`guest`].
+
+pub mod guest;
 
 use crate::netns::NetNs;
 use crate::proc::{Cmd, Finished};

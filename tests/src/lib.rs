@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod binary;
+pub mod crash;
 pub mod fault;
 pub mod fixtures;
 pub mod kernel;

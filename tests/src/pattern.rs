@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes written or read at a time.
@@ -40,6 +41,15 @@ pub fn image(path: &Path, seed: u64, len: u64) -> std::io::Result<()> {
         let piece = PIECE.min(usize::try_from(len - offset).unwrap_or(PIECE));
         file.write_all(&bytes(seed, offset, piece))?;
         offset += piece as u64;
+    }
+    Ok(())
+}
+
+/// Overwrites ranges of an image, each an offset and a length in multiples of 8, with the data of `seed`.
+pub fn overlay(path: &Path, seed: u64, ranges: &[(u64, u64)]) -> std::io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    for &(offset, len) in ranges {
+        file.write_all_at(&bytes(seed, offset, usize::try_from(len).expect("ranges fit memory")), offset)?;
     }
     Ok(())
 }
@@ -82,6 +92,11 @@ mod tests {
         let path = dir.path().join("x");
         image(&path, 1, 3 * PIECE as u64 + 8).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), bytes(1, 0, 3 * PIECE + 8), "an image is one pattern");
+        overlay(&path, 2, &[(16, 8), (PIECE as u64, 4096)]).unwrap();
+        let mut wanted = bytes(1, 0, 3 * PIECE + 8);
+        wanted[16..24].copy_from_slice(&bytes(2, 16, 8));
+        wanted[PIECE..PIECE + 4096].copy_from_slice(&bytes(2, PIECE as u64, 4096));
+        assert!(std::fs::read(&path).unwrap() == wanted);
         std::fs::write(&path, "abc").unwrap();
         assert_eq!(sha256(&path).unwrap(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         blank(&path, 4096).unwrap();

@@ -103,7 +103,7 @@ fn a_single_device_without_raid() {
     for mode in ["write", "read", "randwrite", "randread"] {
         let text = etherraid("bench")
             .args([mode, "--device", &rig.shelf.members()[0], "-i", etherraid_tests::rig::HOST])
-            .args(["--bs", "4k,1m", "--qd", "32", "--runtime", "1", "--json"])
+            .args(["--bs", "4k,1m", "--qd", "32", "--runtime", "1", "--json", "--overwrite"])
             .netns(&rig.netns)
             .ok(LIMIT);
         let rows = rows(&text);

@@ -1,6 +1,7 @@
 //! The ends of an array: SIGTERM, which is orderly, and SIGKILL, which is a crash.
 
-use etherraid_tests::array::{Running, Spec};
+use etherraid_tests::array::Spec;
+use etherraid_tests::crash::{self, Model};
 use etherraid_tests::nbd::{self, Client};
 use etherraid_tests::rig::{self, VbladeRig};
 use etherraid_tests::{md, pattern, require};
@@ -10,72 +11,8 @@ use std::path::{Path, PathBuf};
 const MEMBERS: usize = 4;
 const MEMBER_BYTES: u64 = 48 << 20;
 const BLOCK: usize = 4096;
-const SECTOR: usize = 512;
 /// NBD's error for a request that comes after the server began to stop.
 const ESHUTDOWN: u32 = 108;
-
-/// What a block of the array may hold, as versions of the pattern; version 0 is the zeroes of a fresh array.
-struct Model {
-    /// Per block: the version that a flush has covered, and those sent since.
-    blocks: HashMap<u64, Vec<u64>>,
-    next_version: u64,
-    random: u64,
-    range: u64,
-}
-
-impl Model {
-    fn new(range_blocks: u64) -> Self {
-        Self { blocks: HashMap::new(), next_version: 1, random: 7, range: range_blocks }
-    }
-
-    fn data(block: u64, version: u64) -> Vec<u8> {
-        match version {
-            0 => vec![0; BLOCK],
-            _ => pattern::bytes(version, block * BLOCK as u64, BLOCK),
-        }
-    }
-
-    /// Picks a block and the data of a new version of it.
-    fn next_write(&mut self) -> (u64, Vec<u8>) {
-        self.random = pattern::mix(self.random);
-        let block = self.random % self.range;
-        let version = self.next_version;
-        self.next_version += 1;
-        self.blocks.entry(block).or_insert_with(|| vec![0]).push(version);
-        (block * BLOCK as u64, Self::data(block, version))
-    }
-
-    /// Everything sent so far has been answered, and then a flush was.
-    fn flushed(&mut self) {
-        for versions in self.blocks.values_mut() {
-            versions.drain(..versions.len() - 1);
-        }
-    }
-
-    /// Checks each sector of each block that was ever written against what it may hold.
-    fn check(&self, client: &mut Client) {
-        for (&block, versions) in &self.blocks {
-            let found = client.read(block * BLOCK as u64, BLOCK).unwrap();
-            let allowed: Vec<Vec<u8>> = versions.iter().map(|&v| Self::data(block, v)).collect();
-            for at in (0..BLOCK).step_by(SECTOR) {
-                let sector = at..at + SECTOR;
-                let fits = allowed.iter().any(|data| data[sector.clone()] == found[sector.clone()]);
-                assert!(fits, "block {block}, byte {at}: none of versions {versions:?}");
-            }
-        }
-    }
-}
-
-/// Sends `count` writes at once, and takes as many answers.
-fn write_batch(client: &mut Client, model: &mut Model, count: usize) {
-    for _ in 0..count {
-        let (offset, data) = model.next_write();
-        client.send_write(offset, &data, false).unwrap();
-    }
-    for _ in 0..count {
-        assert_eq!(client.answer().unwrap().error, 0);
-    }
-}
 
 fn as_paths(files: &[PathBuf]) -> Vec<&Path> {
     files.iter().map(PathBuf::as_path).collect()
@@ -154,25 +91,6 @@ fn sigterm_of_an_idle_array_is_clean() {
     assert_eq!(states(&as_paths(&files)), ["clean"; MEMBERS]);
 }
 
-/// Writes with a flush now and then, and kills the process with writes in flight.
-fn crash(array: Running, model: &mut Model) {
-    let mut client = Client::connect(array.socket()).unwrap();
-    for _ in 0..8 {
-        for _ in 0..8 {
-            write_batch(&mut client, model, 32);
-        }
-        client.flush().unwrap();
-        model.flushed();
-    }
-    write_batch(&mut client, model, 32);
-    for _ in 0..64 {
-        let (offset, data) = model.next_write();
-        client.send_write(offset, &data, false).unwrap();
-    }
-    let _first = client.answer().unwrap();
-    array.sigkill();
-}
-
 /// After a crash: found dirty, resynced while it serves, flushed data there, and the same with any member absent.
 fn recovers(spec: &Spec<'_>, files: &[&Path], dir: &Path, model: &Model) {
     assert_eq!(states(files), vec!["active"; files.len()], "a crash in the midst of writes leaves the array dirty");
@@ -200,7 +118,7 @@ fn sigkill_during_writes_over_files() {
     let array = spec.run(&[]);
     array.wait_in_sync();
     let mut model = Model::new(2000);
-    crash(array, &mut model);
+    crash::write_and_kill(array, &mut model);
     recovers(&spec, &as_paths(&files), dir.path(), &model);
 }
 
@@ -210,7 +128,7 @@ fn sigkill_during_writes_over_vblades() {
     let rig = VbladeRig::new(MEMBERS, MEMBER_BYTES);
     let array = rig.start_array(&[]);
     let mut model = Model::new(2000);
-    crash(array, &mut model);
+    crash::write_and_kill(array, &mut model);
     recovers(&rig.spec(), &rig.files(), rig.dir.path(), &model);
 }
 
@@ -223,7 +141,7 @@ fn a_dirty_array_with_a_member_missing_is_refused_unless_forced() {
     spec.create(&["-c", rig::CHUNK]);
     let array = spec.run(&[]);
     array.wait_in_sync();
-    crash(array, &mut Model::new(2000));
+    crash::write_and_kill(array, &mut Model::new(2000));
     let before: Vec<Vec<u8>> = files.iter().map(|f| md::superblock_bytes(f).unwrap()).collect();
     let fewer = spec.with_members(&spec.members()[1..]);
     let text = fewer.run_refused(&["--run"]).fails_with(1);

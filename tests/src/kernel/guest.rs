@@ -1,0 +1,195 @@
+//! What scripts under the kernel share: shell functions, names of disks, and lines by which a script reports to its test.
+//!
+//! A script reports with `say KEY VALUE`; [`Reports`] finds the value by its key. Scripts stop at the first command that fails.
+
+use super::Outcome;
+use std::path::{Path, PathBuf};
+
+/// Marks the lines of `say` on the console.
+const MARK: &str = "@ ";
+/// What the kernel's disk driver takes, less one that it keeps for its own.
+const MAX_DISKS: usize = 15;
+
+/// Functions that come before each script.
+const FUNCTIONS: &str = r#"
+set -eu
+
+# say KEY VALUE: reports to the test. A line of its own, whatever was on the console before.
+say() { key=$1; shift; printf '\n@ %s %s\n' "$key" "$*"; }
+
+# sum KEY DEVICE: reports its SHA-256, read past the page cache.
+sum() { say "$1" "$(dd if="$2" bs=1M iflag=direct status=none | sha256sum | cut -d' ' -f1)"; }
+
+# put SOURCE DEVICE OFFSET LENGTH: copies that range of bytes, past the page cache, and flushes.
+put() {
+    dd if="$1" of="$2" skip="$3" seek="$3" count="$4" bs=64K \
+        iflag=skip_bytes,count_bytes oflag=seek_bytes,direct conv=notrunc,fsync status=none
+}
+
+# md: makes md ready; resync as fast as it can.
+md() {
+    modprobe raid456
+    echo 10000000 > /proc/sys/dev/raid/speed_limit_min
+    echo 10000000 > /proc/sys/dev/raid/speed_limit_max
+}
+
+# idle MD: waits for the end of resync, recovery or check.
+idle() { while [ "$(cat "/sys/block/$1/md/sync_action")" != idle ]; do sleep 0.1; done; }
+
+# facts MD: reports what md thinks of the array.
+facts() {
+    for fact in level layout raid_disks chunk_size metadata_version array_state degraded last_sync_action; do
+        say "$1.$fact" "$(cat "/sys/block/$1/md/$fact")"
+    done
+    say "$1.sectors" "$(cat "/sys/block/$1/size")"
+}
+
+# check MD: reports how many sectors of parity are wrong.
+check() {
+    echo check > "/sys/block/$1/md/sync_action"
+    idle "$1"
+    say "$1.mismatch_cnt" "$(cat "/sys/block/$1/md/mismatch_cnt")"
+}
+
+# aoe DEVICE..: loads the driver and waits for these devices.
+aoe() {
+    modprobe aoe
+    for device; do
+        while [ ! -b "/dev/etherd/$device" ]; do aoe-discover; sleep 0.1; done
+        while [ "$(cat "/sys/block/etherd!$device/state")" != up ]; do sleep 0.1; done
+    done
+}
+"#;
+
+/// `body` with the functions before it.
+pub fn script(body: &str) -> String {
+    format!("{FUNCTIONS}\n{body}\n")
+}
+
+/// The disks of a job, and how the script calls them.
+#[derive(Debug, Default)]
+pub struct Disks<'a> {
+    paths: Vec<&'a Path>,
+}
+
+impl<'a> Disks<'a> {
+    /// Adds a disk, and returns its device.
+    pub fn one(&mut self, file: &'a Path) -> String {
+        assert!(self.paths.len() < MAX_DISKS, "the kernel takes {MAX_DISKS} disks");
+        self.paths.push(file);
+        // The first letter is the kernel's own.
+        let letter = char::from(b'a' + u8::try_from(self.paths.len()).expect("fewer than 26"));
+        format!("/dev/ubd{letter}")
+    }
+
+    /// Adds disks, and returns their devices with spaces between.
+    pub fn all(&mut self, files: &'a [PathBuf]) -> String {
+        let devices: Vec<String> = files.iter().map(|file| self.one(file)).collect();
+        devices.join(" ")
+    }
+
+    /// In order, as a job takes them.
+    pub fn paths(&self) -> &[&'a Path] {
+        &self.paths
+    }
+}
+
+/// What a script said.
+#[derive(Debug)]
+pub struct Reports {
+    output: String,
+}
+
+impl Outcome {
+    /// What the script said. Panics with the output unless it ended with status 0.
+    pub fn reports(self) -> Reports {
+        Reports { output: self.ok() }
+    }
+
+    /// What the script had said when the kernel died. Panics with the output when the script came to its end.
+    pub fn reports_before_death(self) -> Reports {
+        assert_eq!(self.status, None, "the script came to its end:\n{}", self.output);
+        Reports { output: self.output }
+    }
+}
+
+impl Reports {
+    /// All values of `key`, in the order they were said.
+    pub fn all<'s>(&'s self, key: &str) -> Vec<&'s str> {
+        let lines = self.output.lines().filter_map(|line| line.strip_prefix(MARK));
+        let pairs = lines.map(|line| line.split_once(' ').unwrap_or((line, "")));
+        pairs.filter(|(name, _)| *name == key).map(|(_, value)| value.trim()).collect()
+    }
+
+    /// The only value of `key`. Panics with the output when there is none, or more.
+    pub fn get(&self, key: &str) -> &str {
+        match self.all(key)[..] {
+            [value] => value,
+            ref values => panic!("{} reports of {key} in\n{}", values.len(), self.output),
+        }
+    }
+
+    /// Fails with the output unless `key` was said with this value.
+    pub fn expect(&self, key: &str, value: impl ToString) {
+        let value = value.to_string();
+        assert!(self.get(key) == value, "{key} is {}, not {value}:\n{}", self.get(key), self.output);
+    }
+
+    /// Everything on the console.
+    pub fn output(&self) -> &str {
+        &self.output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(output: &str) -> Reports {
+        Outcome { status: Some(0), output: output.to_owned() }.reports()
+    }
+
+    #[test]
+    fn reports_are_found_among_other_lines() {
+        let reports = said("noise\n@ a 1\nx@ a 2\n@ b two words\n@ a 3\n@ c\n");
+        assert_eq!(reports.all("a"), ["1", "3"]);
+        reports.expect("b", "two words");
+        assert_eq!(reports.get("c"), "");
+        assert!(reports.all("d").is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "2 reports of a")]
+    fn two_values_are_not_one() {
+        said("@ a 1\n@ a 2\n").get("a");
+    }
+
+    #[test]
+    #[should_panic(expected = "b is 1, not 2")]
+    fn a_wrong_value_is_named() {
+        said("@ b 1\n").expect("b", 2);
+    }
+
+    #[test]
+    fn disks_are_named_from_b() {
+        let files = ["/x", "/y"].map(PathBuf::from);
+        let mut disks = Disks::default();
+        assert_eq!(disks.all(&files), "/dev/ubdb /dev/ubdc");
+        assert_eq!(disks.one(Path::new("/z")), "/dev/ubdd");
+        assert_eq!(disks.paths().len(), 3);
+    }
+
+    #[test]
+    fn functions_do_what_they_say() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        crate::pattern::image(&from, 1, 200 << 10).unwrap();
+        crate::pattern::blank(&to, 200 << 10).unwrap();
+        let body = format!("put {} {} 512 131072; say done yes", from.display(), to.display());
+        let output = crate::proc::Cmd::new("sh").args(["-c", &script(&body)]).ok(std::time::Duration::from_secs(20));
+        said(&output).expect("done", "yes");
+        let (from, to) = (std::fs::read(from).unwrap(), std::fs::read(to).unwrap());
+        assert!(to[512..131584] == from[512..131584]);
+        assert!(to[..512].iter().chain(&to[131584..]).all(|&byte| byte == 0));
+    }
+}
