@@ -36,6 +36,9 @@ md() {
 # idle MD: waits for the end of resync, recovery or check.
 idle() { while [ "$(cat "/sys/block/$1/md/sync_action")" != idle ]; do sleep 0.1; done; }
 
+# whole MD: waits until all members are in sync. A recovery is idle a moment before its member counts.
+whole() { while [ "$(cat "/sys/block/$1/md/degraded")" != 0 ]; do sleep 0.1; done; idle "$1"; }
+
 # facts MD: reports what md thinks of the array.
 facts() {
     for fact in level layout raid_disks chunk_size metadata_version array_state degraded last_sync_action; do
