@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -74,10 +74,15 @@ impl Files {
         etherraid(args).args(self.members(count)).assert().success();
     }
 
+    /// Its control socket.
+    pub(crate) fn control(&self) -> String {
+        self.dir.path().join("control").display().to_string()
+    }
+
     /// The command line that runs the array of these members.
     pub(crate) fn run_args(&self, members: &[String], more: &[&str]) -> Vec<String> {
         let nbd = format!("unix:{}", self.dir.path().join("nbd").display());
-        let fixed = ["run", &self.name, "--nbd", &nbd];
+        let fixed = ["run", &self.name, "--nbd", &nbd, "--control", &self.control()];
         fixed.iter().chain(more).map(ToString::to_string).chain(members.iter().cloned()).collect()
     }
 
@@ -91,7 +96,8 @@ impl Files {
         if !line.starts_with("ready: ") {
             panic!("not ready: {line:?}, {}", rest(&mut child));
         }
-        Running { child, line, name: self.name.clone(), socket: self.dir.path().join("nbd") }
+        let socket = self.dir.path().join("nbd");
+        Running { child, line, name: self.name.clone(), control: self.control(), socket }
     }
 }
 
@@ -108,11 +114,20 @@ pub(crate) struct Running {
     /// What it said when it was ready.
     pub(crate) line: String,
     name: String,
+    control: String,
     socket: PathBuf,
 }
 
 impl Drop for Running {
+    /// Ends it in order, so that its lock goes; by force if that takes long.
     fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+        }
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -125,7 +140,7 @@ impl Running {
 
     pub(crate) fn command(&self, args: &[&str]) -> assert_cmd::Command {
         let (command, more) = args.split_first().expect("a command");
-        etherraid([&[command, self.name.as_str()], more].concat())
+        etherraid([&[command, self.name.as_str()], more, &["--control", &self.control]].concat())
     }
 
     pub(crate) fn detail(&self) -> Value {
@@ -184,8 +199,8 @@ impl Running {
     }
 
     /// Asks by hand, as curl would.
-    pub(crate) fn http(&self, control: &Path, request: &str) -> String {
-        let mut stream = UnixStream::connect(control).expect("connects");
+    pub(crate) fn http(&self, request: &str) -> String {
+        let mut stream = UnixStream::connect(&self.control).expect("connects");
         std::io::Write::write_all(&mut stream, request.as_bytes()).expect("writes");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("reads");

@@ -3,7 +3,9 @@
 //!
 //! A test that lacks a program says `SKIPPED: why`.
 
+mod bench;
 mod common;
 mod create;
+mod demo;
 mod run;
 mod usage;

@@ -165,6 +165,7 @@ fn an_array_runs_once_and_its_members_are_not_overwritten() {
     refused(&again, 1, &["a running array answers"]);
     let mut other_name = again.clone();
     other_name[1] = format!("{}-other", files.name);
+    other_name[5] = format!("{}-other", files.control());
     refused(&other_name, 1, &["runs on this host already"]);
     let create = ["create", "x", "-l", "5", "-n", "3", "--run"].map(str::to_owned);
     refused(&[&create[..], &members].concat(), 1, &["belongs to the running array"]);
@@ -229,11 +230,10 @@ fn the_control_socket_speaks_http_to_its_owner_alone() {
     let files = Files::new(3);
     files.create(3, &["--assume-clean"]);
     let control = files.dir.path().join("control");
-    let path = control.display().to_string();
-    let running = files.run(&files.members(3), &["--control", &path]);
+    let running = files.run(&files.members(3), &[]);
     let mode = std::fs::metadata(&control).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let ask = |request: &str| running.http(&control, request);
+    let ask = |request: &str| running.http(request);
     let counters = ask("GET /counters HTTP/1.0\r\n\r\n");
     assert!(counters.contains("200 OK") && counters.contains("\"member_requests\":"), "{counters}");
     assert!(ask("GET /nothing HTTP/1.0\r\n\r\n").contains("404"));
@@ -245,7 +245,7 @@ fn the_control_socket_speaks_http_to_its_owner_alone() {
     assert!(post("/fail", "{}").contains(" 422 "));
     assert!(post("/fail", "not json").contains(" 400 "));
     assert!(post("/fail", "{\"member\":\"e1.1\"}").contains(" 404 "));
-    let json = running.command(&["detail", "--control", &path, "--json"]).output().expect("runs");
+    let json = running.command(&["detail", "--json"]).output().expect("runs");
     assert!(json.status.success(), "{json:?}");
     let stopped = post("/stop", "{}");
     assert!(stopped.contains("200 OK") && stopped.ends_with("{\"exit\":0}"), "{stopped}");
@@ -254,11 +254,13 @@ fn the_control_socket_speaks_http_to_its_owner_alone() {
 }
 
 #[test]
-fn the_ready_line_may_be_json() {
+fn the_ready_line_may_be_json_and_the_control_socket_is_found_by_name() {
     let files = Files::new(3);
     files.create(3, &["--assume-clean"]);
     let child = std::process::Command::new(env!("CARGO_BIN_EXE_etherraid"))
-        .args(files.run_args(&files.members(3), &["--json", "--cpus", "0", "--set", "group_thread_cnt=0"]))
+        .args(["run", &files.name, "--nbd", &format!("unix:{}", files.dir.path().join("nbd").display())])
+        .args(["--json", "--cpus", "0", "--set", "group_thread_cnt=0"])
+        .args(files.members(3))
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn();
