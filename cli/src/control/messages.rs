@@ -96,6 +96,7 @@ pub(crate) struct Counters {
     pub(crate) runs_rmw: u64,
     pub(crate) runs_rcw: u64,
     pub(crate) runs_reconstruct: u64,
+    pub(crate) blocks_cached: u64,
     pub(crate) stripe_cache_bytes: u64,
 }
 
@@ -170,6 +171,7 @@ impl From<Totals> for Counters {
             runs_rmw: counters.runs_rmw,
             runs_rcw: counters.runs_rcw,
             runs_reconstruct: counters.runs_reconstruct,
+            blocks_cached: counters.blocks_cached,
             stripe_cache_bytes: totals.cache_bytes,
         }
     }

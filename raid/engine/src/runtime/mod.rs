@@ -76,7 +76,7 @@ pub(crate) enum ToArray {
 }
 
 /// Numbers that a worker publishes: [`Counters`], pages in use, [`Traffic`].
-const COUNTERS: usize = 10;
+const COUNTERS: usize = 11;
 
 /// What others need of a worker.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl WorkerShared {
         self.wake.notify();
     }
 
-    fn publish(&self, counters: &Counters, pages: usize, traffic: Traffic) {
+    fn publish(&self, counters: &Counters, cache_bytes: usize, traffic: Traffic) {
         let c = counters;
         let values: [u64; COUNTERS] = [
             c.member_requests,
@@ -131,7 +131,8 @@ impl WorkerShared {
             c.runs_rmw,
             c.runs_rcw,
             c.runs_reconstruct,
-            pages as u64,
+            c.blocks_cached,
+            cache_bytes as u64,
             traffic.frames_answered,
             traffic.data_bytes,
             traffic.retransmits,
@@ -328,12 +329,19 @@ impl Shared {
                 *sum += slot.load(Ordering::Relaxed);
             }
         }
-        let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct, pages, traffic @ ..] =
-            sums;
-        let [frames_answered, data_bytes, retransmits] = traffic;
-        let counters = Counters { member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, runs_reconstruct };
+        let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, rest @ ..] = sums;
+        let [runs_reconstruct, blocks_cached, cache_bytes, frames_answered, data_bytes, retransmits] = rest;
+        let counters = Counters {
+            member_requests,
+            member_sectors,
+            runs_full,
+            runs_rmw,
+            runs_rcw,
+            runs_reconstruct,
+            blocks_cached,
+        };
         let traffic = Traffic { frames_answered, data_bytes, retransmits };
-        Totals { counters, cache_bytes: pages * PAGE as u64, traffic }
+        Totals { counters, cache_bytes, traffic }
     }
 }
 

@@ -57,6 +57,10 @@ impl Stepped {
             let devices = worker.devices.wake_at(now);
             next = [at, devices].into_iter().flatten().fold(next, Duration::min);
         }
+        if self.exit.is_some() {
+            // Nobody listens any more.
+            while self.shared.to_array.pop().is_some() {}
+        }
         // What a worker has told the array, or the array a later worker, is for the next step.
         if self.shared.is_quiet() { next } else { now }
     }

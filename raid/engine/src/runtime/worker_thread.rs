@@ -53,7 +53,7 @@ impl WorkerThread {
             let next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
             self.carry_out(clock());
             let traffic = self.devices.traffic();
-            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.pages_used(), traffic);
+            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic);
             if self.inputs.done.is_empty() {
                 return Some(next);
             }
@@ -62,6 +62,8 @@ impl WorkerThread {
 
     /// Empties the queues into the inputs; false when the thread is to end.
     fn collect(&mut self, now: Duration) -> bool {
+        self.take_parts();
+        // After the parts: whatever the array said before it sent a part is here by now.
         let mine = &self.shared.workers[self.index];
         while let Some(msg) = mine.control.pop() {
             match msg {
@@ -81,6 +83,16 @@ impl WorkerThread {
                 WorkerMsg::End => return false,
             }
         }
+        self.devices.pump(now, &mut self.inputs.done);
+        self.devices.events(now, &mut self.events);
+        for event in self.events.drain(..) {
+            self.shared.pass(event);
+        }
+        true
+    }
+
+    fn take_parts(&mut self) {
+        let mine = &self.shared.workers[self.index];
         while let Some(mut batch) = mine.inbox.pop() {
             let Some(first) = batch.first() else { continue };
             let client = first.client;
@@ -94,12 +106,6 @@ impl WorkerThread {
                 let _ = client.part_spares.push(batch);
             }
         }
-        self.devices.pump(now, &mut self.inputs.done);
-        self.devices.events(now, &mut self.events);
-        for event in self.events.drain(..) {
-            self.shared.pass(event);
-        }
-        true
     }
 
     fn carry_out(&mut self, now: Duration) {

@@ -19,6 +19,7 @@
 //!
 //! Bounds: parts by what the clients have in flight; pages by the stripe cache; runs by parts.
 
+mod cache;
 mod ending;
 mod flush;
 mod forming;
@@ -41,6 +42,7 @@ use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
 use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, SyncKind, ToWorker, View, WorkerId};
 use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
+use cache::Cache;
 use flush::Flushes;
 use forming::{Scratch, Stripe};
 use io::{Io, Ios, NONE, Whose};
@@ -51,6 +53,9 @@ use view::Stand;
 
 /// Longest run, in sectors: 512 KiB on each member.
 pub const RUN_SECTORS_MAX: u32 = 1024;
+
+/// How long a region stays with its owner for the rows that the cache keeps of it.
+const CACHE_STAY: Duration = Duration::from_millis(20);
 
 /// Pages of each member that only runs for readers may use, at most; a quarter of the cache if that is less. Writes that are stuck
 /// at a silent member keep their pages, and reads of its blocks are to go on.
@@ -130,6 +135,8 @@ pub struct Counters {
     pub runs_rcw: u64,
     /// Runs that rebuilt a block.
     pub runs_reconstruct: u64,
+    /// Blocks that runs did not have to read, as the cache had them.
+    pub blocks_cached: u64,
 }
 
 /// A part and how far it is.
@@ -170,6 +177,8 @@ struct Owned {
     finished: u64,
     /// Copies of a write may be in the network until then: the region stays ours.
     closed_until: Duration,
+    /// The cache keeps rows of it, and waits until then for the next write.
+    cached_until: Duration,
 }
 
 /// Hashes one integer by multiplication: rows and regions are not chosen by an enemy who could choose collisions worth
@@ -213,6 +222,7 @@ pub struct Worker {
     runs: Pool<Run>,
     ios: Ios,
     pages: Pages,
+    cache: Cache,
     /// Stripes with active runs or waiting parts, by row.
     stripes: IndexMap<u32>,
     stripe_pool: Pool<Stripe>,
@@ -270,6 +280,7 @@ impl Worker {
             runs: Pool::default(),
             ios: Ios::default(),
             pages: Pages::new(config.arena, config.pages, kept * members),
+            cache: Cache::new(config.geometry.chunk().0),
             stripes: IndexMap::default(),
             stripe_pool: Pool::default(),
             touched: Vec::new(),
@@ -325,12 +336,12 @@ impl Worker {
         self.counters
     }
 
-    /// Cache pages in use (md's `stripe_cache_active` is this over the member count).
+    /// Cache pages that runs use (md's `stripe_cache_active` is this over the member count).
     pub fn pages_used(&self) -> usize {
-        self.pages.used()
+        self.pages.used() - self.cache.pages()
     }
 
-    /// Bytes of cache.
+    /// Bytes of cache in use or kept.
     pub fn cache_bytes(&self) -> usize {
         self.pages.used() * PAGE
     }
@@ -410,15 +421,18 @@ impl Worker {
         }
     }
 
-    /// Gives an idle region up, unless copies of its writes may still be in the network.
+    /// Gives an idle region up, unless copies of its writes may still be in the network. A region with rows in the cache stays a little
+    /// longer, as the next write there is likely to be soon.
     fn let_go(&mut self, region: RegionIndex) {
         let key = u64::from(region.0);
         let owned = &self.owned[&key];
-        if owned.closed_until > self.now {
+        let until = owned.closed_until.max(owned.cached_until);
+        if until > self.now {
             if !self.closed.iter().any(|(_, r)| *r == region) {
-                self.closed.push((owned.closed_until, region));
+                self.closed.push((until, region));
             }
         } else if self.regions.release(region, self.id, owned.finished) {
+            self.cache.forget_region(region, &mut self.pages);
             self.owned.remove(&key);
         }
     }

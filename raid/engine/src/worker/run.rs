@@ -6,7 +6,7 @@
 //!
 //! Invariant: all pages that a run will need are taken before its first request leaves, so a started run always ends.
 
-use raid_core::plan::{ParityWork, Plan, SyncPlan};
+use raid_core::plan::{Method, ParityWork, Plan, SyncPlan};
 use raid_core::units::{MemberIndex, MemberSet, StripeIndex};
 
 use super::pages::Pages;
@@ -66,6 +66,9 @@ pub(super) struct Place {
 
 const NO_BLOCK: u32 = u32::MAX;
 
+/// A place whose page is, or has gone, into the cache.
+const NO_PAGE: u32 = u32::MAX;
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -77,6 +80,8 @@ pub(super) struct Run {
     pub(super) planned: Option<Planned>,
     /// Blocks that the plan writes, a bad block that is mended among them.
     pub(super) write: MemberSet,
+    /// Blocks that the cache had when the plan was made.
+    pub(super) cached: MemberSet,
     /// The view that the plan was made under.
     pub(super) generation: u32,
     /// Members whose blocks are given (write) or wanted (rebuild).
@@ -124,6 +129,7 @@ impl Run {
         self.bad = MemberSet::EMPTY;
         self.avoid = MemberSet::EMPTY;
         self.write = MemberSet::EMPTY;
+        self.cached = MemberSet::EMPTY;
         self.missed = MemberSet::EMPTY;
         self.failed.clear();
         self.resend = MemberSet::EMPTY;
@@ -150,6 +156,18 @@ impl Run {
             Kind::Rebuild => false,
             Kind::Sync(kind) => kind != SyncKind::Check,
         }
+    }
+
+    /// Whether its blocks are now what the members hold, and worth keeping: it was written with blocks that had to be in memory.
+    pub(super) fn leaves_blocks(&self) -> bool {
+        let Some(Planned::Data(plan)) = self.planned else { return false };
+        let undisturbed =
+            self.bad.is_empty() && self.avoid.is_empty() && self.missed.is_empty() && self.failed.is_empty();
+        undisturbed
+            && self.kind == Kind::Write
+            && self.phase == Phase::Writing
+            && plan.parity != ParityWork::None
+            && plan.method != Method::Full
     }
 
     /// Where to split it: half way, at a 4 KiB border of the chunk if there is one within.
@@ -200,25 +218,66 @@ impl Run {
         self.sectors.div_ceil(PAGE_SECTORS)
     }
 
-    /// Takes pages for these members' blocks, all or nothing; a `reader` may take the pages kept for it.
-    pub(super) fn take_pages(&mut self, members: MemberSet, reader: bool, pool: &mut Pages) -> bool {
+    /// How many pages the blocks of so many members take.
+    pub(super) fn pages_for(&self, members: MemberSet) -> usize {
+        self.pages_per_block() as usize * members.len()
+    }
+
+    /// Makes places for these members' blocks, whose pages come from the cache.
+    pub(super) fn make_places(&mut self, members: MemberSet) {
         debug_assert!(self.pages.is_empty());
-        let each = self.pages_per_block();
-        if !pool.has(each as usize * members.len(), reader) {
-            return false;
-        }
         for member in members {
             self.block_at[member.index()] = self.pages.len() as u32;
-            for _ in 0..each {
+            self.pages.resize(self.pages.len() + self.pages_per_block() as usize, NO_PAGE);
+        }
+    }
+
+    /// Takes pages for these members' blocks, which the pool has.
+    pub(super) fn take_pages(&mut self, members: MemberSet, pool: &mut Pages) {
+        for member in members {
+            self.block_at[member.index()] = self.pages.len() as u32;
+            for _ in 0..self.pages_per_block() {
                 self.pages.push(pool.take());
             }
         }
-        true
+    }
+
+    /// Puts a page from the cache in its place.
+    pub(super) fn put_page(&mut self, member: MemberIndex, row: u32, page: u32) {
+        let place = &mut self.pages[(self.block_at[member.index()] + row) as usize];
+        assert!(*place == NO_PAGE, "a place that was made for it");
+        *place = page;
+    }
+
+    /// How many members the row has.
+    pub(super) fn members(&self) -> usize {
+        self.block_at.len()
+    }
+
+    /// Takes a member's page of a row out of the run, once it holds what the member does: new content where the block was given. `None` when the run has
+    /// no page for it.
+    pub(super) fn take_current(&mut self, member: MemberIndex, row: u32, pool: &Pages, slab: &Slab) -> Option<u32> {
+        let first = self.block_at[member.index()];
+        if first == NO_BLOCK {
+            return None;
+        }
+        if self.given.contains(member) {
+            let mut off = row * PAGE_SECTORS;
+            while off < (row + 1) * PAGE_SECTORS {
+                let to = self.in_block(member, off, pool);
+                let from = self.in_given(member, off);
+                let sectors = from.sectors().min(to.sectors());
+                slab.copy(from.sub(0, sectors), to.sub(0, sectors));
+                off += sectors;
+            }
+        }
+        let page = std::mem::replace(&mut self.pages[(first + row) as usize], NO_PAGE);
+        (page != NO_PAGE).then_some(page)
     }
 
     /// Gives all pages back.
     pub(super) fn give_pages(&mut self, pool: &mut Pages) {
-        for page in self.pages.drain(..) {
+        for page in self.pages.drain(..).filter(|page| *page != NO_PAGE) {
             pool.give(page);
         }
         self.block_at.fill(NO_BLOCK);

@@ -7,7 +7,7 @@ use raid_core::plan::{self, Ask, Method, ParityWork, Plan, Refusal, SyncAsk, Syn
 use raid_core::units::{MemberIndex, MemberSet, Sectors};
 
 use super::io::{Io, Whose};
-use super::run::{Kind, Phase, Place, Planned};
+use super::run::{Kind, Phase, Place, Planned, Run};
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
 use crate::message::{IoStatus, Report};
@@ -46,6 +46,10 @@ impl Worker {
         let run = &mut self.runs[id];
         assert!(run.outstanding == 0 && run.phase == Phase::Held, "a run starts with nothing outstanding");
         run.replan = false;
+        run.cached = match run.kind {
+            Kind::Write => self.cache.held(run, self.geometry.all_members()),
+            Kind::Rebuild | Kind::Sync(_) => MemberSet::EMPTY,
+        };
         match self.decide(id) {
             Verdict::Go(planned, write) => {
                 let run = &mut self.runs[id];
@@ -116,7 +120,7 @@ impl Worker {
         let Place { stripe, parity, .. } = run.place;
         let data = self.geometry.all_members().without(parity);
         let readable = readable.minus(run.bad).minus(run.avoid);
-        let held = MemberSet::EMPTY;
+        let held = run.cached;
         let (overwrite, want) = match run.kind {
             Kind::Write => (run.given, MemberSet::EMPTY),
             Kind::Rebuild => (MemberSet::EMPTY, run.given),
@@ -206,15 +210,30 @@ impl Worker {
     fn start_planned(&mut self, id: u32, planned: Planned, queue: Queue, effects: &mut Effects) {
         let run = &mut self.runs[id];
         let blocks = blocks_needed(&planned, run.place.parity);
+        let cached = cached_needed(&planned, run);
+        let fresh = blocks.minus(cached);
         let reader = run.kind == Kind::Rebuild && self.pages.keeps_some();
         let starved = if reader { &mut self.starved_readers } else { &mut self.starved };
-        let waits = queue == Queue::Join && !starved.is_empty() && !blocks.is_empty();
-        if waits || !run.take_pages(blocks, reader, &mut self.pages) {
+        let needed = run.pages_for(fresh);
+        let mut waits = queue == Queue::Join && !starved.is_empty() && !blocks.is_empty();
+        if !waits {
+            // The run's own rows leave the cache first, so that making room cannot take what it counts on.
+            run.make_places(cached);
+            if run.kind != Kind::Rebuild {
+                self.cache.take(run, cached, &mut self.pages);
+            }
+            while !self.pages.has(needed, reader) && self.cache.evict(&mut self.pages) {}
+            waits = !self.pages.has(needed, reader);
+        }
+        if waits {
+            run.give_pages(&mut self.pages);
             return match queue {
                 Queue::Join => starved.push_back(id),
                 Queue::Lead => starved.push_front(id),
             };
         }
+        run.take_pages(fresh, &mut self.pages);
+        self.counters.blocks_cached += cached.len() as u64;
         run.phase = Phase::Reading;
         self.count(&planned);
         let read = match planned {
@@ -298,6 +317,18 @@ impl Worker {
             self.ios.send(io, run.block(member, &self.pages));
         }
     }
+}
+
+/// Blocks that are in the cache and that the plan uses.
+fn cached_needed(planned: &Planned, run: &Run) -> MemberSet {
+    let used = match planned {
+        Planned::Data(Plan { parity: ParityWork::Rmw, .. }) => run.given.with(run.place.parity),
+        Planned::Data(Plan { parity: ParityWork::Rcw, .. }) => run.cached.without(run.place.parity).minus(run.given),
+        Planned::Data(_) | Planned::Sync(_) => MemberSet::EMPTY,
+    };
+    // A block that is rebuilt needs all others.
+    let rebuilds = matches!(planned, Planned::Data(Plan { rebuild: Some(_), .. }));
+    if rebuilds { run.cached } else { used.intersection(run.cached) }
 }
 
 /// Blocks that need pages: all that are read or computed.

@@ -1,6 +1,7 @@
-//! The worker against fake devices and a fake array: what reaches the members ([`shapes`]), what failures do ([`faults`]), and
+//! The worker against fake devices and a fake array: what reaches the members ([`shapes`], [`cached`]), what failures do ([`faults`]), and
 //! seeded histories in which everything happens at once ([`seeds`]).
 
+mod cached;
 mod disk;
 mod fake_array;
 mod faults;

@@ -13,7 +13,7 @@ use crate::member::MemberOp;
 use crate::message::{MemberHandle, MemberState, Report, ToWorker, View};
 
 /// Which members can be read, written, and are silent, in the present view.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stand {
     in_sync: MemberSet,
     writable: MemberSet,
@@ -80,7 +80,16 @@ impl Worker {
         assert!(view.generation >= self.view.generation, "views arrive in order");
         self.may_write = view.write_ok;
         self.want_write_sent = false;
-        self.stand = Stand::of(&view);
+        let stand = Stand::of(&view);
+        let less_trusted = view.parity_trusted_below < self.view.parity_trusted_below;
+        if stand != self.stand || less_trusted {
+            // What a member holds may no longer be what was sent to it: what is in memory counts no more, and is read again.
+            self.cache.clear(&mut self.pages);
+            for (_, run) in self.runs.iter_mut() {
+                run.replan |= run.phase == Phase::Reading && !run.cached.is_empty();
+            }
+        }
+        self.stand = stand;
         self.view = view;
         self.view_done_due = true;
         self.resume_due = true;

@@ -10,7 +10,7 @@ use crate::message::PartOp;
 
 const WRITE: PartOp = PartOp::Write { fua: false };
 
-fn world(members: u8) -> World {
+pub(super) fn world(members: u8) -> World {
     let shape = Shape {
         members,
         layout: Layout::LeftSymmetric,
@@ -23,11 +23,11 @@ fn world(members: u8) -> World {
     World::new(1, shape).marked()
 }
 
-fn reads(log: &[MemberRequest]) -> Vec<u32> {
+pub(super) fn reads(log: &[MemberRequest]) -> Vec<u32> {
     log.iter().filter(|r| r.op == MemberOp::Read).map(|r| r.sectors).collect()
 }
 
-fn writes(log: &[MemberRequest]) -> Vec<u32> {
+pub(super) fn writes(log: &[MemberRequest]) -> Vec<u32> {
     log.iter().filter(|r| r.op == MemberOp::Write).map(|r| r.sectors).collect()
 }
 
