@@ -353,8 +353,17 @@ fn sift<D: Clone + Display>(candidates: Vec<Candidate<D>>, uuid: Option<Uuid>) -
 }
 
 /// Whether `table` records the device of `member` as holding no slot, though it says itself that it does.
+///
+/// A device that joined after the table was written is not excluded by it. Tables have the same entry for a device that failed and for one not
+/// known yet; one not known yet has a higher number than any in use, as numbers are not given twice, and the table has another device in its slot.
 fn excludes(table: &Superblock, member: &Superblock) -> bool {
-    !matches!(table.role_of(member.dev_number), Role::Active(_))
+    let (number, role) = (member.dev_number, member.role());
+    if matches!(table.role_of(number), Role::Active(_)) {
+        return false;
+    }
+    let mut active = (0..).zip(&table.roles).filter(|(_, role)| matches!(role, Role::Active(_)));
+    let taken = active.clone().any(|(_, other)| *other == role);
+    !(taken && active.all(|(other, _)| other < number))
 }
 
 /// Refuses devices that hold slots by their own word and exclude each other: each of the two went on without the other. With equal

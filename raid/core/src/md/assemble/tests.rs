@@ -174,6 +174,29 @@ fn halves_run_apart_are_refused_even_by_force() {
 }
 
 #[test]
+fn a_member_from_before_another_joined_is_stale_in_any_order() {
+    // d1 failed and was replaced by d3, of which its superblock knows nothing.
+    let mut array = array(3);
+    let mut fresh = array[1].clone();
+    (fresh.dev_number, fresh.device_uuid) = (3, Uuid([99; 16]));
+    array.push(fresh);
+    for index in [0, 2, 3] {
+        let superblock = &mut array[index];
+        superblock.events = 20;
+        (superblock.roles[1], superblock.roles[3]) = (Role::Faulty, Role::Active(1));
+    }
+    for unknown in [Role::Faulty, Role::Spare] {
+        array[1].roles[3] = unknown;
+        for order in [[0, 1, 2, 3], [3, 0, 1, 2], [1, 3, 2, 0]] {
+            let given: Vec<_> = order.iter().map(|index| array[*index].clone()).collect();
+            let assembly = assembled(&given, PLAIN);
+            assert_eq!((assembly.degraded(), assembly.left_out.len()), (0, 1), "{order:?}");
+            assert!(matches!(assembly.left_out[0].1, LeftOut::Stale { events: 10, freshest: 20 }));
+        }
+    }
+}
+
+#[test]
 fn an_older_member_that_records_the_freshest_as_failed() {
     let mut array = array(4);
     array[0].events = 9;
