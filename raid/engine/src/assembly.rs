@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 
 use raid_core::md::assemble::{self, Candidate, LeftOut, Options, Refusal};
-use raid_core::md::create::{Created, CreateError, NewArray, NewDevice, create};
+use raid_core::md::create::{CreateError, Created, NewArray, NewDevice, create};
 use raid_core::md::superblock::{SUPERBLOCK_SIZE, latest};
 use raid_core::md::{Minor, Role, Superblock, SuperblockError, Uuid};
 use raid_core::units::{MemberIndex, Sector, Sectors};

@@ -45,10 +45,7 @@ impl Regions {
         let by_count = stripes.div_ceil(REGIONS_MAX);
         let stripes_per_region = by_size.max(by_count).max(1);
         let count = stripes.div_ceil(stripes_per_region).max(1);
-        Regions {
-            words: (0..count).map(|_| AtomicU64::new(0)).collect(),
-            stripes_per_region,
-        }
+        Regions { words: (0..count).map(|_| AtomicU64::new(0)).collect(), stripes_per_region }
     }
 
     /// The region of a row.
@@ -62,11 +59,7 @@ impl Regions {
         let word = &self.words[region.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         loop {
-            let owner = if seen == 0 {
-                u64::from(proposed.0) + 1
-            } else {
-                seen >> COUNT_BITS
-            };
+            let owner = if seen == 0 { u64::from(proposed.0) + 1 } else { seen >> COUNT_BITS };
             let next = (owner << COUNT_BITS) | ((seen & COUNT_MASK) + 1);
             // Acquire pairs with the release in `release`: what the former owner did to the rows is visible to the new one
             // through the part that follows.
@@ -82,8 +75,7 @@ impl Regions {
     pub fn release(&self, region: RegionIndex, owner: WorkerId, finished: u64) -> bool {
         let word = &self.words[region.0 as usize];
         let full = ((u64::from(owner.0) + 1) << COUNT_BITS) | finished;
-        word.compare_exchange(full, 0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        word.compare_exchange(full, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether no region has an owner.
@@ -99,13 +91,8 @@ mod tests {
     use raid_core::units::{MemberCount, Sectors};
 
     fn regions() -> Regions {
-        let geometry = Geometry::new(
-            MemberCount(5),
-            Sectors(128),
-            Sectors(1 << 20),
-            Layout::LeftSymmetric,
-        )
-        .expect("valid");
+        let geometry =
+            Geometry::new(MemberCount(5), Sectors(128), Sectors(1 << 20), Layout::LeftSymmetric).expect("valid");
         Regions::new(&geometry)
     }
 
@@ -116,10 +103,7 @@ mod tests {
         assert_eq!(region, RegionIndex(1));
         assert_eq!(r.claim(region, WorkerId(3)), WorkerId(3));
         assert_eq!(r.claim(region, WorkerId(0)), WorkerId(3));
-        assert!(
-            !r.release(region, WorkerId(3), 1),
-            "one part is still on its way"
-        );
+        assert!(!r.release(region, WorkerId(3), 1), "one part is still on its way");
         assert!(!r.all_idle());
         assert!(r.release(region, WorkerId(3), 2));
         assert!(r.all_idle());
@@ -136,13 +120,8 @@ mod tests {
 
     #[test]
     fn huge_arrays_have_a_bounded_table() {
-        let geometry = Geometry::new(
-            MemberCount(5),
-            Sectors(128),
-            Sectors(128 << 30),
-            Layout::LeftSymmetric,
-        )
-        .expect("valid");
+        let geometry =
+            Geometry::new(MemberCount(5), Sectors(128), Sectors(128 << 30), Layout::LeftSymmetric).expect("valid");
         let r = Regions::new(&geometry);
         assert!(r.words.len() as u64 <= REGIONS_MAX);
         let last = StripeIndex(geometry.stripes() - 1);

@@ -70,7 +70,15 @@ impl Opener {
     pub fn new(slab: &Arc<Slab>, links: Option<Arc<dyn Links>>) -> io::Result<Opener> {
         let arena = slab.arena(TRANSFER_MAX).ok_or(io::ErrorKind::OutOfMemory)?;
         let devices = Devices::new(slab, Owner::Opener);
-        Ok(Opener { slab: Arc::clone(slab), links, devices, attached: Vec::new(), arena, next: 0, start: Instant::now() })
+        Ok(Opener {
+            slab: Arc::clone(slab),
+            links,
+            devices,
+            attached: Vec::new(),
+            arena,
+            next: 0,
+            start: Instant::now(),
+        })
     }
 
     /// Opens a member.
@@ -137,15 +145,8 @@ impl Opener {
         self.next += 1;
         let seg = self.arena.piece().sub(0, sectors.0 as u32);
         let segs = if op == MemberOp::Flush { &[][..] } else { std::slice::from_ref(&seg) };
-        let request = MemberRequest {
-            id,
-            handle,
-            op,
-            lba,
-            sectors: sectors.0 as u32,
-            segs_from: 0,
-            segs: segs.len() as u32,
-        };
+        let request =
+            MemberRequest { id, handle, op, lba, sectors: sectors.0 as u32, segs_from: 0, segs: segs.len() as u32 };
         let mut done: Vec<Done> = Vec::new();
         self.devices.submit(self.start.elapsed(), &request, segs, &mut done);
         let deadline = self.start.elapsed() + PATIENCE;

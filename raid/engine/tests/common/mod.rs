@@ -110,7 +110,7 @@ pub(crate) fn fill(client: &mut Client, from: u64, sectors: u64, pass: u8) {
     while at < from + sectors {
         let len = (from + sectors - at).min(777);
         let data: Vec<u8> = (at..at + len).flat_map(|s| pattern(s, pass)).collect();
-        assert_eq!(request(client, Op::Write { fua: at % 2 == 0 }, at, len, Some(&data)).0, IoStatus::Ok);
+        assert_eq!(request(client, Op::Write { fua: at.is_multiple_of(2) }, at, len, Some(&data)).0, IoStatus::Ok);
         at += len;
     }
 }

@@ -119,9 +119,9 @@ fn add_path(known: &mut PathLook, other: &PathLook) {
     // An owner whose round trip is zero has no sample yet.
     let weight = |path: &PathLook| if path.srtt.is_zero() { 0 } else { u128::from(path.answered.max(1)) };
     let (mine, theirs) = (weight(known), weight(other));
-    if mine + theirs > 0 {
-        let sum = known.srtt.as_nanos() * mine + other.srtt.as_nanos() * theirs;
-        known.srtt = Duration::from_nanos(u64::try_from(sum / (mine + theirs)).unwrap_or(u64::MAX));
+    let sum = known.srtt.as_nanos() * mine + other.srtt.as_nanos() * theirs;
+    if let Some(mean) = sum.checked_div(mine + theirs) {
+        known.srtt = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
     }
     known.up |= other.up;
     known.cwnd = known.cwnd.saturating_add(other.cwnd);
