@@ -43,7 +43,7 @@ pub(crate) fn print_fields(fields: &[Field]) {
 }
 
 /// Seconds that local time is ahead of Greenwich at that time; 0 where nobody knows.
-fn zone_at(seconds: u64) -> i32 {
+pub(crate) fn zone_at(seconds: u64) -> i32 {
     let output = Command::new("date").arg("-d").arg(format!("@{seconds}")).arg("+%z").output();
     let text = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
     text.and_then(|text| parse_zone(text.trim())).unwrap_or(0)

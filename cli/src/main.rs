@@ -9,6 +9,7 @@
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
 //! | [`shelf`] | `shelf`: serves disks over AoE |
 //! | [`bench`] | `bench`: measures arrays and AoE devices |
+//! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
 //! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`].
@@ -30,6 +31,7 @@ mod run;
 mod runtime_dir;
 mod shelf;
 mod signals;
+mod tools;
 mod usage;
 
 /// RAID5 over ATA over Ethernet, in user space.
@@ -55,6 +57,8 @@ enum Command {
     Stop(manage::StopArgs),
     Bench(bench::Args),
     Shelf(shelf::Args),
+    #[command(flatten)]
+    Tool(tools::Tool),
 }
 
 impl Command {
@@ -69,6 +73,7 @@ impl Command {
             Command::Stop(args) => manage::stop(args),
             Command::Bench(args) => bench::run(args),
             Command::Shelf(args) => shelf::run(args),
+            Command::Tool(tool) => tool.run(),
         }
     }
 }

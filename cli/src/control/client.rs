@@ -35,6 +35,25 @@ impl ControlArgs {
         &self.name
     }
 
+    /// The array that answers at a socket.
+    pub(crate) fn at(name: String, socket: PathBuf) -> ControlArgs {
+        ControlArgs { name, control: Some(socket) }
+    }
+
+    /// Whether somebody answers there.
+    pub(crate) fn is_there(&self) -> bool {
+        UnixStream::connect(self.socket()).is_ok()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(|| control_socket(&self.name))
+    }
+
+    /// Asks for something, and waits no longer than this.
+    pub(crate) fn get_within<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> anyhow::Result<T> {
+        self.call("GET", path, "", Some(limit))
+    }
+
     /// Asks for something.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.call("GET", path, "", Some(Duration::from_secs(60)))
@@ -52,7 +71,7 @@ impl ControlArgs {
         body: &str,
         limit: Option<Duration>,
     ) -> anyhow::Result<T> {
-        let socket = self.control.clone().unwrap_or_else(|| control_socket(&self.name));
+        let socket = self.socket();
         let mut stream = UnixStream::connect(&socket).map_err(|error| self.unreachable(&socket, error))?;
         let talking = || format!("array {} at {}", self.name, socket.display());
         stream.set_read_timeout(limit).with_context(talking)?;

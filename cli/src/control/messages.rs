@@ -3,7 +3,9 @@
 //! Words are md's and mdadm's, sizes bytes, times seconds since 1970.
 
 use raid_engine::array;
+use raid_engine::member::aoe::paths::{DevicePaths, PathLook};
 use raid_engine::runtime::Totals;
+use raid_engine::tunables::{Settings, When, table};
 use serde::{Deserialize, Serialize};
 
 /// Names a member, for `add`, `fail` and `remove`.
@@ -12,6 +14,60 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Member {
     /// As on the command line, paths absolute.
     pub(crate) member: String,
+}
+
+/// Settings to change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tune {
+    /// `KEY=VALUE`, as many as wanted.
+    pub(crate) set: Vec<String>,
+}
+
+/// A row of the table of tunables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tunable {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) default: String,
+    pub(crate) unit: String,
+    /// Its range in words.
+    pub(crate) range: String,
+    /// Whether a new value takes effect while the array runs.
+    pub(crate) at_once: bool,
+    pub(crate) doc: String,
+}
+
+/// An AoE member, and the paths to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AoeDevice {
+    /// `e<shelf>.<slot>`.
+    pub(crate) device: String,
+    /// Unset until it was found.
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) silent: bool,
+    pub(crate) buffers: u16,
+    pub(crate) outstanding: u32,
+    pub(crate) paths: Vec<AoePath>,
+}
+
+/// A path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AoePath {
+    pub(crate) interface: String,
+    pub(crate) mac: String,
+    pub(crate) up: bool,
+    /// Smoothed; unset before the first sample.
+    pub(crate) rtt_us: Option<f64>,
+    /// In frames.
+    pub(crate) window: u32,
+    pub(crate) outstanding: u32,
+    pub(crate) payload_bytes: u32,
+    /// Frames, copies included.
+    pub(crate) sent: u64,
+    /// Copies after the first.
+    pub(crate) retransmits: u64,
+    pub(crate) answered: u64,
 }
 
 /// Why a request was not carried out.
@@ -98,6 +154,50 @@ pub(crate) struct Counters {
     pub(crate) runs_reconstruct: u64,
     pub(crate) blocks_cached: u64,
     pub(crate) stripe_cache_bytes: u64,
+}
+
+/// The table, with the values of `settings`.
+pub(crate) fn tunables(settings: &Settings) -> Vec<Tunable> {
+    let row = |row: raid_engine::tunables::Tunable| Tunable {
+        name: row.name.to_owned(),
+        value: settings.get(row.name).expect("a row of the table"),
+        default: row.default_text(),
+        unit: row.unit.to_owned(),
+        range: row.range_text(),
+        at_once: row.when == When::AtOnce,
+        doc: row.doc.to_owned(),
+    };
+    table().map(row).collect()
+}
+
+impl From<DevicePaths> for AoeDevice {
+    fn from(device: DevicePaths) -> AoeDevice {
+        AoeDevice {
+            device: device.address.to_string(),
+            size_bytes: device.sectors.map(|sectors| sectors.bytes().0),
+            silent: device.silent,
+            buffers: device.buffer_count,
+            outstanding: device.outstanding,
+            paths: device.paths.into_iter().map(AoePath::from).collect(),
+        }
+    }
+}
+
+impl From<PathLook> for AoePath {
+    fn from(path: PathLook) -> AoePath {
+        AoePath {
+            interface: path.interface,
+            mac: path.mac.to_string(),
+            up: path.up,
+            rtt_us: (!path.srtt.is_zero()).then_some(path.srtt.as_nanos() as f64 / 1000.0),
+            window: path.cwnd,
+            outstanding: path.outstanding,
+            payload_bytes: u32::from(path.payload) * 512,
+            sent: path.sent,
+            retransmits: path.retransmits,
+            answered: path.answered,
+        }
+    }
 }
 
 impl From<array::Detail> for Detail {

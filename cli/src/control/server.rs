@@ -25,7 +25,7 @@ use axum::{Json, Router};
 use raid_engine::array::{CommandError, CommandErrorKind};
 use tokio::sync::oneshot;
 
-use super::messages::{Counters, Detail, Failure, Member, Stopped};
+use super::messages::{AoeDevice, Counters, Detail, Failure, Member, Stopped, Tune};
 use crate::run::served::Served;
 use crate::signals::Signals;
 
@@ -135,6 +135,9 @@ async fn serve(
     let router = Router::new()
         .route("/detail", get(detail))
         .route("/counters", get(counters))
+        .route("/paths", get(paths))
+        .route("/tunables", get(tunables))
+        .route("/tune", post(tune))
         .route("/add", post(add))
         .route("/fail", post(fail))
         .route("/remove", post(remove))
@@ -207,6 +210,19 @@ async fn detail(State(context): State<Handles>) -> Response {
 
 async fn counters(State(context): State<Handles>) -> Response {
     with_array(context, |served| Ok(Counters::from(served.running().totals()))).await
+}
+
+async fn paths(State(context): State<Handles>) -> Response {
+    let shown = |paths: Vec<_>| paths.into_iter().map(AoeDevice::from).collect::<Vec<_>>();
+    with_array(context, move |served| served.running().paths().map(shown)).await
+}
+
+async fn tunables(State(context): State<Handles>) -> Response {
+    with_array(context, |served| Ok(served.tunables())).await
+}
+
+async fn tune(State(context): State<Handles>, Json(Tune { set }): Json<Tune>) -> Response {
+    with_array(context, move |served| served.tune(&set)).await
 }
 
 async fn add(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {

@@ -172,7 +172,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid));
+    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings));
     control.serve(served);
     print_ready(&args, &running)?;
     let exit = serve::until_stopped(&running, server, control, &events);

@@ -1,8 +1,8 @@
-//! A running array as operators change it: members by name.
+//! A running array as operators change it: members by name, tunables.
 //!
 //! Used by the control socket, from several threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use raid_core::md::Uuid;
 use raid_engine::array::{Command, CommandError, CommandErrorKind};
@@ -12,7 +12,9 @@ use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::running::Running;
 use raid_engine::slab::Slab;
+use raid_engine::tunables::{Settings, When, table};
 
+use crate::control::messages::{self, Tunable};
 use crate::members::{Found, Members, is_running, parse_member};
 
 /// See the module's text.
@@ -22,11 +24,18 @@ pub(crate) struct Served {
     slab: Arc<Slab>,
     links: Option<Arc<dyn Links>>,
     uuid: Uuid,
+    settings: Mutex<Settings>,
 }
 
 impl Served {
-    pub(super) fn new(running: Arc<Running>, slab: Arc<Slab>, links: Option<Arc<dyn Links>>, uuid: Uuid) -> Served {
-        Served { running, slab, links, uuid }
+    pub(super) fn new(
+        running: Arc<Running>,
+        slab: Arc<Slab>,
+        links: Option<Arc<dyn Links>>,
+        uuid: Uuid,
+        settings: Settings,
+    ) -> Served {
+        Served { running, slab, links, uuid, settings: Mutex::new(settings) }
     }
 
     /// The array.
@@ -67,6 +76,23 @@ impl Served {
         self.running.command(Command::Remove(self.find(member)?))
     }
 
+    /// The table of tunables, with the values in force.
+    pub(crate) fn tunables(&self) -> Vec<Tunable> {
+        messages::tunables(&self.settings.lock().expect("no panic while held"))
+    }
+
+    /// Sets tunables, all of them or none, and answers with the table.
+    pub(crate) fn tune(&self, pairs: &[String]) -> Result<Vec<Tunable>, CommandError> {
+        let mut settings = self.settings.lock().expect("no panic while held");
+        let next = tuned(&settings, pairs)?;
+        self.running.tune(&next)?;
+        for pair in pairs {
+            tracing::info!("tuned: {pair}");
+        }
+        *settings = next;
+        Ok(messages::tunables(&settings))
+    }
+
     fn find(&self, member: &str) -> Result<MemberHandle, CommandError> {
         let name = parse(member)?.to_string();
         let unknown =
@@ -75,10 +101,60 @@ impl Served {
     }
 }
 
+/// The settings after a change that a running array can make.
+fn tuned(settings: &Settings, pairs: &[String]) -> Result<Settings, CommandError> {
+    let mut next = settings.clone();
+    for pair in pairs {
+        next.set_pair(pair).map_err(|error| refused(CommandErrorKind::Invalid, error.to_string()))?;
+    }
+    for row in table().filter(|row| row.when == When::Start) {
+        let (old, new) = (settings.get(row.name), next.get(row.name));
+        if let (Ok(old), Ok(new)) = (old, new)
+            && old != new
+        {
+            let name = row.name;
+            let text = format!(
+                "{name} is {old} while the array runs: it takes effect at the start, so stop the array and run it with --set {name}={new}"
+            );
+            return Err(refused(CommandErrorKind::Busy, text));
+        }
+    }
+    Ok(next)
+}
+
 fn parse(member: &str) -> Result<MemberSpec, CommandError> {
     parse_member(member).map_err(|text| refused(CommandErrorKind::NoDevice, text))
 }
 
 fn refused(kind: CommandErrorKind, text: String) -> CommandError {
     CommandError { kind, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tune(pairs: &[&str]) -> Result<Settings, CommandError> {
+        let pairs: Vec<String> = pairs.iter().map(ToString::to_string).collect();
+        tuned(&Settings::default(), &pairs)
+    }
+
+    #[test]
+    fn what_takes_effect_at_once_is_taken() {
+        let next = tune(&["rmw_level=2", "aoe_maxout=7", "stripe_cache_size=256"]).expect("valid");
+        assert_eq!(next.get("rmw_level").as_deref(), Ok("2"));
+        assert_eq!(next.aoe.aoe_maxout, 7);
+        assert_eq!(tune(&[]), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_changed_or_is_no_value_is_refused() {
+        let kind = |pairs: &[&str]| tune(pairs).map_err(|error| error.kind);
+        assert_eq!(kind(&["rmw_level=3"]), Err(CommandErrorKind::Invalid));
+        assert_eq!(kind(&["rmw_level=1", "no_such=3"]), Err(CommandErrorKind::Invalid));
+        assert_eq!(kind(&["rmw_level"]), Err(CommandErrorKind::Invalid));
+        let error = tune(&["rmw_level=2", "group_thread_cnt=2"]).expect_err("at the start");
+        assert_eq!(error.kind, CommandErrorKind::Busy);
+        assert!(error.text.contains("group_thread_cnt is 1") && error.text.contains("--set group_thread_cnt=2"));
+    }
 }

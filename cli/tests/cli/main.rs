@@ -8,4 +8,5 @@ mod common;
 mod create;
 mod demo;
 mod run;
+mod tools;
 mod usage;

@@ -1,0 +1,97 @@
+//! Commands that look at members, arrays and devices on the network, and those that set them.
+//!
+//! | module | command |
+//! |---|---|
+//! | [`examine`], [`status`], [`tune`] | what is on members; all arrays of this host; tunables of a running one |
+//! | [`discover`], [`stat`], [`ping`], [`identify`], [`cfg`], [`mask`], [`reserve`] | AoE devices, as aoetools have it |
+//! | [`pages`] | shell completions, man pages, the table of tunables |
+//!
+//! Those that use the network share [`raw`] (requests and replies on packet sockets), [`probe`] (which devices are there) and [`network`]
+//! (their options). They neither need nor disturb a running array on the same interfaces.
+
+mod cfg;
+mod discover;
+mod examine;
+mod identify;
+mod mask;
+mod network;
+mod pages;
+mod ping;
+mod probe;
+mod raw;
+mod reserve;
+mod stat;
+mod status;
+mod tune;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Subcommand;
+
+/// The commands of this module, among all others on the command line.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tool {
+    Examine(examine::Args),
+    Status(status::Args),
+    Tune(tune::Args),
+    Discover(discover::Args),
+    Stat(stat::Args),
+    Ping(ping::Args),
+    Identify(identify::Args),
+    Cfg(cfg::Args),
+    Mask(mask::Args),
+    Reserve(reserve::Args),
+    Completions(pages::CompletionsArgs),
+    Man(pages::ManArgs),
+    #[command(hide = true)]
+    Tunables(pages::TunablesArgs),
+}
+
+impl Tool {
+    /// Carries the command out.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Tool::Examine(args) => examine::run(args),
+            Tool::Status(args) => status::run(args),
+            Tool::Tune(args) => tune::run(args),
+            Tool::Discover(args) => discover::run(args),
+            Tool::Stat(args) => stat::run(args),
+            Tool::Ping(args) => ping::run(args),
+            Tool::Identify(args) => identify::run(args),
+            Tool::Cfg(args) => cfg::run(args),
+            Tool::Mask(args) => mask::run(args),
+            Tool::Reserve(args) => reserve::run(args),
+            Tool::Completions(args) => pages::completions(args),
+            Tool::Man(args) => pages::man(args),
+            Tool::Tunables(_) => pages::tunables(),
+        }
+    }
+}
+
+/// Prints results. Who reads them may have seen enough, and that is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("printing the results"),
+    }
+}
+
+/// Prints `value` as JSON.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// A time in microseconds, for JSON.
+fn micros(time: Duration) -> f64 {
+    // So that three decimals stay three decimals.
+    time.as_nanos() as f64 / 1000.0
+}
+
+/// Success, or failure after something was said about it.
+fn exit(done: bool) -> ExitCode {
+    if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
