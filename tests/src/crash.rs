@@ -112,7 +112,6 @@ pub fn write_and_kill(array: Running, model: &mut Model) {
     array.sigkill();
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
