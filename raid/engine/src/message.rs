@@ -141,6 +141,9 @@ pub struct MemberView {
     pub handle: MemberHandle,
     /// Where the member's data area starts on the device.
     pub data_offset: Sector,
+    /// How often the device was restarted and kept its place all the same: a flush that was answered by
+    /// [`IoStatus::Restarted`] is repeated when this has changed.
+    pub restarts: u32,
 }
 
 /// What every worker must know of the array's state. Made by the array, replaced whole; workers act on the newest.

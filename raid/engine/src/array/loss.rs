@@ -189,9 +189,7 @@ impl Array {
             return false;
         }
         if self.read_only || self.nothing_unflushed(&restarted) {
-            for member in &mut self.members {
-                member.restarted = false;
-            }
+            self.restarted_stay();
             return true;
         }
         if self.members.iter().any(|m| m.is_silent()) {
@@ -207,6 +205,14 @@ impl Array {
         true
     }
 
+    /// Restarted members keep their places; workers learn of it.
+    fn restarted_stay(&mut self) {
+        for member in self.members.iter_mut().filter(|m| m.restarted) {
+            member.restarted = false;
+            member.restarts = member.restarts.wrapping_add(1);
+        }
+    }
+
     /// Whether superblocks say clean and nothing was written since all members were flushed: then a restart lost nothing.
     fn nothing_unflushed(&self, restarted: &[MemberHandle]) -> bool {
         let quiet = self.mark == Mark::Quiet && self.resync.is_none() && self.sync.is_idle() && self.is_recorded();
@@ -216,9 +222,7 @@ impl Array {
 
     /// More members forgot unflushed writes than parity covers: they stay, clients learn of it, and parity is made anew.
     fn keep_restarted(&mut self, effects: &mut Vec<Effect>) {
-        for member in &mut self.members {
-            member.restarted = false;
-        }
+        self.restarted_stay();
         let text = "more members were restarted than parity covers: unflushed writes may be lost";
         effects.push(Effect::Log(LogLevel::Error, text.into()));
         effects.push(Effect::FlushFault);

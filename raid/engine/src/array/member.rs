@@ -156,6 +156,8 @@ pub(super) struct Member {
     pub(super) silence: Option<Silence>,
     /// It was started anew and what follows is not decided.
     pub(super) restarted: bool,
+    /// How often that was found to change nothing, or nothing that could be mended by giving it up.
+    pub(super) restarts: u32,
     pub(super) returning: Return,
     /// Generation of the first view in which it is absent; unset while views have it.
     pub(super) absent_from: Option<u32>,
@@ -174,6 +176,7 @@ impl Member {
             standing,
             silence: None,
             restarted: false,
+            restarts: 0,
             returning: Return::Away,
             absent_from: None,
             waiting: None,

@@ -406,7 +406,12 @@ impl Array {
 
     fn slot_view(&self, slot: MemberIndex) -> MemberView {
         let Some(member) = self.members.iter().find(|m| m.slot() == Some(slot)) else {
-            return MemberView { state: MemberState::Absent, handle: NO_DEVICE, data_offset: Sector::ZERO };
+            return MemberView {
+                state: MemberState::Absent,
+                handle: NO_DEVICE,
+                data_offset: Sector::ZERO,
+                restarts: 0,
+            };
         };
         let state = match member.standing {
             // What it missed is not recorded yet, so writes that need it wait.
@@ -415,7 +420,8 @@ impl Array {
             Standing::Recovering { progress, .. } => MemberState::Recovering { below: progress.shown },
             _ => MemberState::InSync,
         };
-        MemberView { state, handle: member.handle(), data_offset: member.superblock.data_offset }
+        let (data_offset, restarts) = (member.superblock.data_offset, member.restarts);
+        MemberView { state, handle: member.handle(), data_offset, restarts }
     }
 }
 

@@ -20,6 +20,10 @@ pub(super) struct Flushes {
     outstanding: u32,
     /// Devices whose flush failed and that are present in the view; the flush ends when there is none.
     pub(super) failed: Vec<MemberHandle>,
+    /// Devices that were found restarted, and how often they had been in the view: the flush waits until the array has decided about them.
+    restarted: Vec<(MemberHandle, u32)>,
+    /// A restarted device stays: the flush is repeated.
+    again: bool,
     /// Not every member has carried the flush out.
     is_partial: bool,
 }
@@ -36,6 +40,8 @@ impl Worker {
         }
         std::mem::swap(&mut self.flushes.waiting, &mut self.flushes.active);
         self.flushes.failed.clear();
+        self.flushes.restarted.clear();
+        self.flushes.again = false;
         self.flushes.is_partial = false;
         if self.view.suspended {
             return self.reply_flushed(IoStatus::Stopped, effects);
@@ -54,8 +60,12 @@ impl Worker {
     pub(super) fn flush_done(&mut self, handle: MemberHandle, status: IoStatus, effects: &mut Effects) {
         self.flushes.outstanding -= 1;
         self.flushes.is_partial |= !status.is_ok();
-        if !status.is_ok() && self.is_present(handle) {
-            self.flushes.failed.push(handle);
+        let place = self.view.members.iter().find(|m| m.handle == handle && m.state != MemberState::Absent);
+        if let (false, Some(place)) = (status.is_ok(), place) {
+            match status {
+                IoStatus::Restarted => self.flushes.restarted.push((handle, place.restarts)),
+                _ => self.flushes.failed.push(handle),
+            }
             if status != IoStatus::Cancelled {
                 effects.reports.push(Report::MemberError { handle, status });
             }
@@ -78,6 +88,12 @@ impl Worker {
             let Flushes { waiting, active, .. } = &mut self.flushes;
             waiting.append(active);
             return;
+        } else if !self.flushes.restarted.is_empty() {
+            return;
+        } else if self.flushes.again && self.flushes.failed.is_empty() {
+            let Flushes { waiting, active, .. } = &mut self.flushes;
+            waiting.append(active);
+            return;
         } else if self.flushes.failed.is_empty() {
             IoStatus::Ok
         } else if self.view.read_only {
@@ -86,6 +102,21 @@ impl Worker {
             return;
         };
         self.reply_flushed(status, effects);
+    }
+
+    /// A view has come: devices that it calls absent are done with, and what it decided of restarted ones is known.
+    pub(super) fn flush_sees_view(&mut self) {
+        let view = &self.view;
+        let place = |h: MemberHandle| view.members.iter().find(|m| m.handle == h && m.state != MemberState::Absent);
+        let Flushes { failed, restarted, again, .. } = &mut self.flushes;
+        failed.retain(|handle| place(*handle).is_some());
+        restarted.retain(|(handle, before)| match place(*handle) {
+            Some(place) if place.restarts != *before => {
+                *again = true;
+                false
+            }
+            place => place.is_some(),
+        });
     }
 
     fn reply_flushed(&mut self, status: IoStatus, effects: &mut Effects) {

@@ -1,4 +1,4 @@
-//! The worker against fake devices and a fake array: what reaches the members ([`shapes`], [`cached`]), what failures do ([`faults`]), and
+//! The worker against fake devices and a fake array: what reaches the members ([`shapes`], [`cached`]), what failures do ([`faults`], [`restarted`]), and
 //! seeded histories in which everything happens at once ([`seeds`]).
 
 mod cached;
@@ -6,6 +6,7 @@ mod disk;
 mod fake_array;
 mod faults;
 mod model;
+mod restarted;
 mod seeds;
 mod shapes;
 mod speed;

@@ -99,12 +99,12 @@ impl Worker {
         for (_, run) in self.runs.iter_mut() {
             run.failed.retain(present);
         }
-        self.flushes.failed.retain(present);
         self.ios.cancel(effects, |io| match state_of(view, io.handle) {
             MemberState::Absent => true,
             MemberState::Silent => io.op == MemberOp::Read || abandon,
             MemberState::InSync | MemberState::Recovering { .. } => false,
         });
+        self.flush_sees_view();
     }
 
     /// What was held under the last view goes on as the newest says.

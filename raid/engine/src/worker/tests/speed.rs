@@ -49,6 +49,7 @@ impl Load {
             state: MemberState::InSync,
             handle: MemberHandle(u16::from(i)),
             data_offset: Sector(2048),
+            restarts: 0,
         };
         let view = View {
             generation: 1,

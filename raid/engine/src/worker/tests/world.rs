@@ -135,6 +135,7 @@ impl World {
                 state: MemberState::InSync,
                 handle: MemberHandle(u16::from(i)),
                 data_offset: Sector(2048 + 8 * u64::from(i)),
+                restarts: 0,
             })
             .collect();
         let array = FakeArray::new(members, shape.workers, window, shape.chunk, shape.rmw_level);
