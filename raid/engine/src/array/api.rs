@@ -297,6 +297,13 @@ pub enum Effect {
         /// What to do.
         op: MetaOp,
     },
+    /// Give a metadata request up: nobody waits for it any more. It ends with its [`Input::MetaDone`] all the same, soon.
+    CancelMeta {
+        /// Its name.
+        id: MetaId,
+        /// The device.
+        handle: MemberHandle,
+    },
     /// Tell every worker.
     ToWorkers(ToWorker),
     /// Give these to the owners of their rows.

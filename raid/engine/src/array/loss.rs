@@ -264,6 +264,22 @@ impl Array {
         }
     }
 
+    /// Gives up what is outstanding at devices that do not answer and are not in use: nobody waits for it, and while it is out
+    /// their places cannot be given to others. Whether anything changed.
+    pub(super) fn step_cancel(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let unheard = |m: &&Member| m.silence.is_some() && !m.is_used();
+        let devices: Vec<_> = self.members.iter().filter(unheard).map(Member::handle).collect();
+        let mut changed = false;
+        for (id, meta) in &mut self.meta {
+            if !meta.cancelled && devices.contains(&meta.handle) {
+                meta.cancelled = true;
+                changed = true;
+                effects.push(Effect::CancelMeta { id: *id, handle: meta.handle });
+            }
+        }
+        changed
+    }
+
     fn holds_over(&self, now: Duration) -> bool {
         let hold = self.tunables.member_hold;
         let mut silent = self.members.iter().filter(|m| m.is_silent());

@@ -61,6 +61,15 @@ use stop::Stop;
 /// Steps until nothing changes; more rounds than this are a fault of this module.
 const ROUNDS_MAX: usize = 64;
 
+/// A metadata request that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Meta {
+    handle: MemberHandle,
+    whose: MetaUse,
+    /// It has been given up.
+    cancelled: bool,
+}
+
 /// What a metadata request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetaUse {
@@ -92,7 +101,7 @@ pub struct Array {
     durable: Option<Record>,
     commit: Option<Commit>,
     /// Metadata requests that have not ended.
-    meta: BTreeMap<MetaId, (MemberHandle, MetaUse)>,
+    meta: BTreeMap<MetaId, Meta>,
     meta_next: u64,
     probe: Option<Probe>,
 
@@ -248,6 +257,7 @@ impl Array {
             let changed = self.step_suspend(effects)
                 || self.step_restarted(effects)
                 || self.step_silence(now, effects)
+                || self.step_cancel(effects)
                 || self.step_resync_moot(effects)
                 || self.step_commit(effects)
                 || self.step_mark(now, effects)
@@ -328,13 +338,13 @@ impl Array {
     fn meta(&mut self, handle: MemberHandle, whose: MetaUse, op: MetaOp, effects: &mut Vec<Effect>) -> MetaId {
         let id = MetaId(self.meta_next);
         self.meta_next += 1;
-        self.meta.insert(id, (handle, whose));
+        self.meta.insert(id, Meta { handle, whose, cancelled: false });
         effects.push(Effect::Meta { id, handle, op });
         id
     }
 
     fn meta_done(&mut self, now: Duration, id: MetaId, status: IoStatus, data: &[u8], effects: &mut Vec<Effect>) {
-        let Some((handle, whose)) = self.meta.remove(&id) else {
+        let Some(Meta { handle, whose, .. }) = self.meta.remove(&id) else {
             panic!("a metadata request ends once");
         };
         match whose {
@@ -345,7 +355,7 @@ impl Array {
     }
 
     fn meta_outstanding(&self, handle: MemberHandle) -> bool {
-        self.meta.values().any(|(outstanding, _)| *outstanding == handle)
+        self.meta.values().any(|meta| meta.handle == handle)
     }
 
     fn member_mut(&mut self, handle: MemberHandle) -> &mut Member {

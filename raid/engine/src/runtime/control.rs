@@ -235,6 +235,7 @@ impl ControlThread {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Meta { id, handle, op } => self.send_meta(id, handle, op),
+            Effect::CancelMeta { id, handle } => self.devices.cancel(self.now, handle, MemberRequestId(id.0)),
             Effect::ToWorkers(message) => {
                 self.tell_workers(|| WorkerMsg::Array(message.clone()));
             }

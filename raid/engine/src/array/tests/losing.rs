@@ -155,6 +155,25 @@ fn a_member_that_was_given_up_below_is_missing_at_once() {
 }
 
 #[test]
+fn a_member_that_dies_with_a_request_outstanding_can_be_replaced() {
+    let mut world = World::new(Setup::default());
+    world.write(0);
+    while world.meta.is_empty() {
+        assert!(world.step(), "the dirty mark is to be written");
+    }
+    assert!(world.meta.iter().any(|(_, device, _)| *device == 2));
+    world.silence(2);
+    world.pass(31 * SECOND);
+    assert_eq!(world.state(2), MemberState::Absent);
+    assert!(!world.is_waiting(0));
+    let id = world.add(9);
+    world.settle();
+    assert_eq!(world.answers[&id], Ok(()));
+    assert_eq!(world.array.degraded(), 0);
+    assert!(world.meta.is_empty());
+}
+
+#[test]
 fn two_silent_members_suspend_and_nothing_is_written_until_they_answer() {
     let mut world = writing();
     world.silence(1);

@@ -71,6 +71,8 @@ pub(super) struct World {
     pub(super) now: Duration,
     pub(super) devices: BTreeMap<u16, FakeDevice>,
     pub(super) meta: VecDeque<(MetaId, u16, MetaOp)>,
+    /// Metadata requests that were given up and have not ended.
+    cancelled: BTreeSet<MetaId>,
     pub(super) workers: Vec<FakeWorker>,
     pub(super) sync: VecDeque<SyncRun>,
     /// How sync runs end, and whether they end.
@@ -231,6 +233,7 @@ impl World {
             now: Duration::from_secs(100),
             devices,
             meta: VecDeque::new(),
+            cancelled: BTreeSet::new(),
             workers: vec![worker; WORKERS],
             sync: VecDeque::new(),
             sync_status: IoStatus::Ok,
@@ -268,6 +271,10 @@ impl World {
                     self.check_write(handle, data);
                 }
                 self.meta.push_back((id, handle.0, op));
+            }
+            Effect::CancelMeta { id, handle } => {
+                let outstanding = self.meta.iter().any(|(meta, device, _)| (*meta, *device) == (id, handle.0));
+                assert!(outstanding && self.cancelled.insert(id), "what is outstanding is given up once");
             }
             Effect::ToWorkers(message) => {
                 if let ToWorker::View(view) = &message {
@@ -417,14 +424,15 @@ impl World {
 
     /// Ends the `nth` metadata request that can end.
     pub(super) fn step_meta(&mut self, nth: usize) -> bool {
-        let able = |(_, handle, _): &(MetaId, u16, MetaOp)| !self.devices[handle].mute;
+        let able = |(id, handle, _): &(MetaId, u16, MetaOp)| !self.devices[handle].mute || self.cancelled.contains(id);
         let able: Vec<_> = (0..self.meta.len()).filter(|index| able(&self.meta[*index])).collect();
         let Some(index) = able.get(nth % able.len().max(1)) else {
             return false;
         };
         let (id, handle, op) = self.meta.remove(*index).unwrap();
         let device = self.devices.get_mut(&handle).unwrap();
-        let status = device.status;
+        let given_up = self.cancelled.remove(&id) && device.mute;
+        let status = if given_up { IoStatus::Cancelled } else { device.status };
         let mut read = Vec::new();
         if status.is_ok() {
             match op {
