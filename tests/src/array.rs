@@ -292,6 +292,18 @@ impl Detail {
         }
     }
 
+    /// Sectors of each member that the sync work under way has done; 0 when none is.
+    pub fn sync_done_sectors(&self) -> u64 {
+        self.0.pointer("/sync/done_sectors").and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// The state of each slot, in mdadm's words.
+    pub fn slots(&self) -> Vec<&str> {
+        let devices = self.0.get("devices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let slots = devices.iter().filter(|device| device.get("raid_device").is_some_and(Value::is_number));
+        slots.map(|device| device.get("state").and_then(Value::as_str).unwrap_or("no state")).collect()
+    }
+
     /// Whether neither resync nor rebuild runs.
     pub fn is_idle(&self) -> bool {
         self.sync_action() == "idle"
@@ -320,6 +332,12 @@ mod tests {
         assert_eq!(detail.array_state(), "clean");
         assert_eq!(detail.state(), "clean, degraded");
         assert_eq!((detail.degraded(), detail.is_idle()), (1, true));
+        assert_eq!(detail.sync_done_sectors(), 0);
+        let text = r#"{"sync":{"done_sectors":7},"devices":[
+            {"raid_device":0,"state":"active sync"},{"raid_device":1,"state":"removed"},{"raid_device":null,"state":"spare"}]}"#;
+        let detail = Detail(serde_json::from_str(text).unwrap());
+        assert_eq!(detail.sync_done_sectors(), 7);
+        assert_eq!(detail.slots(), ["active sync", "removed"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The Linux kernel's md as judge: each side assembles, reads, checks and goes on with what the other made and wrote.
 
 use etherraid_tests::array::{Running, Spec};
+use etherraid_tests::crash::{self, Model};
 use etherraid_tests::kernel::guest::{self, Disks, Reports};
 use etherraid_tests::kernel::{self, Job};
 use etherraid_tests::nbd::{self, Client};
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 const MEMBER_BYTES: u64 = 16 << 20;
 const MEMBERS: usize = 4;
+/// Size of an array of [`Shape::USUAL`].
+const USUAL_BYTES: u64 = 45 << 20;
 
 /// Runs a script with disks to its end.
 fn under_the_kernel(body: &str, disks: &Disks<'_>) -> Reports {
@@ -161,7 +164,7 @@ fn interchange(shape: &Shape) {
     let (a, b, source) = (disks.all(&ours.files), disks.all(&theirs.files), disks.one(&theirs.image));
     let script = format!(
         "md
-         mdadm -A /dev/md0 {a}; idle md0; facts md0; check md0; sum before /dev/md0
+         assemble md0 {a}; idle md0; facts md0; check md0; sum before /dev/md0
          {puts} sum after /dev/md0; check md0; mdadm -S /dev/md0
          {create}; facts md1
          dd if={source} of=/dev/md1 bs=1M oflag=direct conv=fsync status=none; sum theirs /dev/md1; mdadm -S /dev/md1",
@@ -193,8 +196,8 @@ fn interchange(shape: &Shape) {
     let (a, b) = (disks.all(&ours.files), disks.all(&theirs.files));
     let script = format!(
         "md
-         mdadm -A /dev/md0 {a}; facts md0; check md0; sum ours /dev/md0; mdadm -S /dev/md0
-         mdadm -A /dev/md1 {b}; facts md1; check md1; sum theirs /dev/md1; mdadm -S /dev/md1"
+         assemble md0 {a}; facts md0; check md0; sum ours /dev/md0; mdadm -S /dev/md0
+         assemble md1 {b}; facts md1; check md1; sum theirs /dev/md1; mdadm -S /dev/md1"
     );
     let reports = under_the_kernel(&script, &disks);
     for (key, array) in [("ours", &ours), ("theirs", &theirs)] {
@@ -250,4 +253,353 @@ fn level_4_goes_both_ways() {
 #[test]
 fn two_members_go_both_ways() {
     interchange(&Shape { members: 2, chunk_kib: 32, metadata: "1.1", ..Shape::USUAL });
+}
+
+/// The devices of a job's disks, one by one.
+fn device(devices: &str, n: usize) -> &str {
+    devices.split(' ').nth(n).unwrap()
+}
+
+/// Slots as the kernel shows them: all in sync but these.
+fn slots_without(absent: &[usize]) -> String {
+    let states: Vec<&str> = (0..MEMBERS).map(|n| if absent.contains(&n) { "-" } else { "in_sync" }).collect();
+    states.join(" ")
+}
+
+/// Starts ours, and fails unless it is whole, has no sync to do, and reads what it must.
+fn ours_finds_it_whole(array: &Array) {
+    let running = array.spec.run(&[]);
+    let detail = running.detail();
+    assert!(detail.is_idle() && detail.degraded() == 0, "{detail:?}");
+    array.reads_right(&running);
+    running.stop();
+}
+
+#[test]
+fn what_ours_failed_is_missing_there_and_what_ours_rebuilt_is_whole() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let patches = shape.patches(USUAL_BYTES);
+    let (failed, running) = Array::ours(dir.path(), "failed", &shape);
+    running.fail(&failed.spec.members()[2]);
+    running.wait_until("one member failed", |d| d.degraded() == 1);
+    failed.write(&running, 2, &patches);
+    running.stop();
+
+    let (mut rebuilt, running) = Array::ours(dir.path(), "rebuilt", &shape);
+    let fresh = dir.path().join("fresh");
+    pattern::image(&fresh, 9, MEMBER_BYTES).unwrap();
+    running.fail(&rebuilt.spec.members()[1]);
+    running.remove(&rebuilt.spec.members()[1]);
+    rebuilt.write(&running, 2, &patches);
+    running.add(fresh.to_str().unwrap());
+    rebuilt.write(&running, 3, &patches);
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("recover"));
+    running.stop();
+    let old = std::mem::replace(&mut rebuilt.files[1], fresh);
+
+    let mut disks = Disks::default();
+    let (a, b, old) = (disks.all(&failed.files), disks.all(&rebuilt.files), disks.one(&old));
+    let script = format!(
+        "md
+         assemble md0 {a}; facts md0; slots md0 {MEMBERS}; sum failed /dev/md0
+         mdadm /dev/md0 --add {missing}; whole md0; check md0; sum added /dev/md0; mdadm -S /dev/md0
+         assemble md1 {b} {old}; facts md1; slots md1 {MEMBERS}; check md1; sum rebuilt /dev/md1; mdadm -S /dev/md1",
+        missing = device(&a, 2),
+    );
+    let reports = under_the_kernel(&script, &disks);
+    reports.expect("md0.degraded", 1);
+    reports.expect("md0.slots", slots_without(&[2]));
+    reports.expect("md0.last_sync_action", "idle");
+    reports.expect("failed", failed.sha256());
+    reports.expect("added", failed.sha256());
+    reports.expect("md0.mismatch_cnt", 0);
+    shape.is_seen(&reports, "md1");
+    reports.expect("md1.slots", slots_without(&[]));
+    reports.expect("md1.last_sync_action", "idle");
+    reports.expect("md1.mismatch_cnt", 0);
+    reports.expect("rebuilt", rebuilt.sha256());
+    ours_finds_it_whole(&failed);
+}
+
+/// An array of the usual shape that md is to make: the members are blank, the image is what it will be filled with.
+fn theirs(dir: &Path, name: &str) -> Array {
+    let array = Array::blank(dir, name, MEMBERS);
+    pattern::image(&array.image, 1, USUAL_BYTES).unwrap();
+    array
+}
+
+/// An image of the usual size, to copy ranges from.
+fn source(dir: &Path, seed: u64) -> PathBuf {
+    let path = dir.join(format!("source-{seed}"));
+    pattern::image(&path, seed, USUAL_BYTES).unwrap();
+    path
+}
+
+#[test]
+fn what_md_failed_is_missing_here_and_what_ours_adds_is_whole_there() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let patches = shape.patches(USUAL_BYTES);
+    let array = theirs(dir.path(), "theirs");
+    let source = source(dir.path(), 2);
+    let mut disks = Disks::default();
+    let (devices, image, patch) = (disks.all(&array.files), disks.one(&array.image), disks.one(&source));
+    let script = format!(
+        "md; {create}; put {image} /dev/md0 0 {USUAL_BYTES}
+         mdadm /dev/md0 --fail {failed}
+         {puts} slots md0 {MEMBERS}; facts md0; mdadm -S /dev/md0",
+        create = shape.mdadm_create("md0", &devices),
+        failed = device(&devices, 1),
+        puts = puts(&patch, "/dev/md0", &patches),
+    );
+    let reports = under_the_kernel(&script, &disks);
+    reports.expect("md0.degraded", 1);
+    reports.expect("md0.sectors", USUAL_BYTES / 512);
+    pattern::overlay(&array.image, 2, &patches).unwrap();
+
+    let running = array.spec.run(&["--readonly"]);
+    let detail = running.detail();
+    assert_eq!(detail.degraded(), 1, "{detail:?}");
+    assert_eq!(detail.slots(), ["active sync", "removed", "active sync", "active sync"]);
+    array.reads_right(&running);
+    running.stop();
+    let mut members = array.spec.members().to_vec();
+    members.remove(1);
+    let running = array.spec.with_members(members).run(&[]);
+    assert!(running.detail().is_idle());
+    array.write(&running, 3, &patches[..12]);
+    running.add(&array.spec.members()[1]);
+    array.write(&running, 4, &patches[12..]);
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("recover"));
+    array.reads_right(&running);
+    running.stop();
+    md_finds_it_whole(&array, &shape);
+}
+
+/// md assembles the array, has no sync to do, finds parity right and reads what it must.
+fn md_finds_it_whole(array: &Array, shape: &Shape) {
+    let mut disks = Disks::default();
+    let devices = disks.all(&array.files);
+    let script = format!("md; assemble md0 {devices}; facts md0; check md0; sum read /dev/md0; mdadm -S /dev/md0");
+    let reports = under_the_kernel(&script, &disks);
+    shape.is_seen(&reports, "md0");
+    reports.expect("md0.last_sync_action", "idle");
+    reports.expect("md0.mismatch_cnt", 0);
+    reports.expect("read", array.sha256());
+}
+
+#[test]
+fn a_rebuild_that_ours_began_is_ended_there() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let (array, running) = Array::ours(dir.path(), "ours", &shape);
+    running.stop();
+    let running = array.spec.run(&["--set", "sync_speed_max=1000"]);
+    running.fail(&array.spec.members()[3]);
+    running.remove(&array.spec.members()[3]);
+    array.write(&running, 2, &shape.patches(USUAL_BYTES));
+    running.add(&array.spec.members()[3]);
+    running.wait_until("a rebuild under way", |d| d.sync_action() == "recover" && d.sync_done_sectors() > 0);
+    array.write(&running, 3, &shape.patches(USUAL_BYTES)[..12]);
+    running.stop();
+
+    let mut disks = Disks::default();
+    let devices = disks.all(&array.files);
+    let script =
+        format!("md; assemble md0 {devices}; whole md0; facts md0; check md0; sum read /dev/md0; mdadm -S /dev/md0");
+    let reports = under_the_kernel(&script, &disks);
+    shape.is_seen(&reports, "md0");
+    reports.expect("md0.last_sync_action", "recover");
+    reports.expect("md0.mismatch_cnt", 0);
+    reports.expect("read", array.sha256());
+    ours_finds_it_whole(&array);
+}
+
+#[test]
+fn a_rebuild_that_md_began_is_ended_here() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let array = theirs(dir.path(), "theirs");
+    let source = source(dir.path(), 2);
+    let patches = shape.patches(USUAL_BYTES);
+    let mut disks = Disks::default();
+    let (devices, image, patch) = (disks.all(&array.files), disks.one(&array.image), disks.one(&source));
+    let script = format!(
+        "md; {create}; put {image} /dev/md0 0 {USUAL_BYTES}
+         mdadm /dev/md0 --fail {failed}; mdadm /dev/md0 --remove {failed}
+         {puts} slow md0; mdadm /dev/md0 --add {failed}; syncing md0; mdadm -S /dev/md0; mdadm -E {failed}",
+        create = shape.mdadm_create("md0", &devices),
+        failed = device(&devices, 1),
+        puts = puts(&patch, "/dev/md0", &patches),
+    );
+    let reports = under_the_kernel(&script, &disks);
+    assert!(reports.output().contains("Recovery Offset"), "{}", reports.output());
+    pattern::overlay(&array.image, 2, &patches).unwrap();
+
+    let running = array.spec.run(&[]);
+    array.write(&running, 3, &patches[..12]);
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("recover"));
+    array.reads_right(&running);
+    running.stop();
+    md_finds_it_whole(&array, &shape);
+}
+
+#[test]
+fn a_resync_that_ours_began_is_ended_there() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let array = Array::blank(dir.path(), "ours", MEMBERS);
+    // Not zeroes: parity is wrong until it has been written.
+    for (seed, file) in (10..).zip(&array.files) {
+        pattern::image(file, seed, MEMBER_BYTES).unwrap();
+    }
+    shape.create(&array.spec);
+    let running = array.spec.run(&["--set", "sync_speed_max=1000"]);
+    pattern::image(&array.image, 1, USUAL_BYTES).unwrap();
+    nbd::nbdcopy_out(running.socket(), &array.image).ok(nbd::TOOL_LIMIT);
+    running.wait_until("a resync under way", |d| d.sync_action() == "resync" && d.sync_done_sectors() > 0);
+    array.write(&running, 2, &shape.patches(USUAL_BYTES));
+    running.stop();
+
+    let mut disks = Disks::default();
+    let devices = disks.all(&array.files);
+    let script =
+        format!("md; assemble md0 {devices}; idle md0; facts md0; check md0; sum read /dev/md0; mdadm -S /dev/md0");
+    let reports = under_the_kernel(&script, &disks);
+    shape.is_seen(&reports, "md0");
+    reports.expect("md0.last_sync_action", "resync");
+    reports.expect("md0.mismatch_cnt", 0);
+    reports.expect("read", array.sha256());
+    ours_finds_it_whole(&array);
+}
+
+#[test]
+fn a_resync_that_md_began_is_ended_here() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let array = theirs(dir.path(), "theirs");
+    for (seed, file) in (10..).zip(&array.files) {
+        pattern::image(file, seed, MEMBER_BYTES).unwrap();
+    }
+    let mut disks = Disks::default();
+    let (devices, image) = (disks.all(&array.files), disks.one(&array.image));
+    // With --force mdadm makes all members active, and has parity written.
+    let create = shape.mdadm_create("md0", &devices).replace("--run", "--run --force").replace("whole md0", "slow md0");
+    let script = format!(
+        "md; echo 1 > /proc/sys/dev/raid/speed_limit_min; echo 1000 > /proc/sys/dev/raid/speed_limit_max
+         {create}; put {image} /dev/md0 0 {USUAL_BYTES}
+         syncing md0; say action $(cat /sys/block/md0/md/sync_action); mdadm -S /dev/md0"
+    );
+    let reports = under_the_kernel(&script, &disks);
+    reports.expect("action", "resync");
+
+    let running = array.spec.run(&[]);
+    array.reads_right(&running);
+    array.write(&running, 3, &shape.patches(USUAL_BYTES));
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("resync"));
+    running.stop();
+    md_finds_it_whole(&array, &shape);
+}
+
+#[test]
+fn a_spare_that_md_added_takes_over_here() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let mut array = theirs(dir.path(), "theirs");
+    let spare = dir.path().join("spare");
+    pattern::image(&spare, 9, MEMBER_BYTES).unwrap();
+    let mut disks = Disks::default();
+    let (devices, image, extra) = (disks.all(&array.files), disks.one(&array.image), disks.one(&spare));
+    let script = format!(
+        "md; {create}; mdadm /dev/md0 --add {extra}; put {image} /dev/md0 0 {USUAL_BYTES}; mdadm -S /dev/md0",
+        create = shape.mdadm_create("md0", &devices),
+    );
+    under_the_kernel(&script, &disks);
+
+    let spec = Spec::local(array.files.iter().chain([&spare]));
+    let running = spec.run(&[]);
+    assert!(running.detail().is_idle());
+    running.fail(&spec.members()[0]);
+    array.write(&running, 2, &shape.patches(USUAL_BYTES));
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("recover"));
+    running.stop();
+    array.files[0] = spare;
+    md_finds_it_whole(&array, &shape);
+}
+
+#[test]
+fn what_a_crash_of_ours_left_is_resynced_there() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let array = Array::blank(dir.path(), "ours", MEMBERS);
+    shape.create(&array.spec);
+    let running = array.spec.run(&[]);
+    running.wait_in_sync();
+    let mut model = Model::new(2000);
+    crash::write_and_kill(running, &mut model);
+
+    pattern::blank(&array.image, USUAL_BYTES).unwrap();
+    let mut disks = Disks::default();
+    let (devices, copy) = (disks.all(&array.files), disks.one(&array.image));
+    let script = format!(
+        "md; assemble md0 {devices}; idle md0; facts md0; check md0
+         put /dev/md0 {copy} 0 {USUAL_BYTES}; mdadm -S /dev/md0"
+    );
+    let reports = under_the_kernel(&script, &disks);
+    shape.is_seen(&reports, "md0");
+    reports.expect("md0.last_sync_action", "resync");
+    reports.expect("md0.mismatch_cnt", 0);
+    model.check_image(&array.image);
+    ours_finds_it_whole(&array);
+}
+
+#[test]
+fn what_a_power_cut_of_md_left_is_resynced_here() {
+    require!(kernel, "nbdcopy", "mdadm");
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape::USUAL;
+    let array = theirs(dir.path(), "theirs");
+    let source = source(dir.path(), 2);
+    let patches: Vec<_> = shape.patches(USUAL_BYTES / 2);
+    let mut disks = Disks::default();
+    let (devices, image, patch) = (disks.all(&array.files), disks.one(&array.image), disks.one(&source));
+    let half = USUAL_BYTES / 2;
+    // The first half is written and flushed while the second is being written when the power goes.
+    let script = format!(
+        "md; {create}; put {image} /dev/md0 0 {USUAL_BYTES}
+         fio --name=load --filename=/dev/md0 --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=32 \
+             --offset={half} --size={half} --time_based --runtime=60 > /dev/null &
+         {puts} say flushed yes
+         say state $(cat /sys/block/md0/md/array_state)
+         echo c > /proc/sysrq-trigger; sleep 60",
+        create = shape.mdadm_create("md0", &devices),
+        puts = puts(&patch, "/dev/md0", &patches),
+    );
+    let job = guest::script(&script);
+    let reports = kernel::run(&Job::new(&job, disks.paths())).unwrap().reports_before_death();
+    reports.expect("flushed", "yes");
+    reports.expect("state", "active");
+    pattern::overlay(&array.image, 2, &patches).unwrap();
+
+    let running = array.spec.run(&[]);
+    let copy = array.image.with_extension("read");
+    let reads_right = || {
+        nbd::nbdcopy_out(running.socket(), &copy).ok(nbd::TOOL_LIMIT);
+        md::same_bytes(&array.image, &copy, half).unwrap();
+    };
+    reads_right();
+    assert_eq!(running.wait_in_sync().last_sync_action(), Some("resync"));
+    reads_right();
+    running.stop();
+    std::fs::rename(&copy, &array.image).unwrap();
+    md_finds_it_whole(&array, &shape);
 }

@@ -33,11 +33,33 @@ md() {
     echo 10000000 > /proc/sys/dev/raid/speed_limit_max
 }
 
+# assemble MD DEVICE..: and makes it writable, which md else does at the first write: no resync or recovery starts before.
+assemble() {
+    md=/dev/$1; shift
+    mdadm -A "$md" "$@"
+    mdadm --readwrite "$md"
+}
+
 # idle MD: waits for the end of resync, recovery or check.
 idle() { while [ "$(cat "/sys/block/$1/md/sync_action")" != idle ]; do sleep 0.1; done; }
 
 # whole MD: waits until all members are in sync. A recovery is idle a moment before its member counts.
 whole() { while [ "$(cat "/sys/block/$1/md/degraded")" != 0 ]; do sleep 0.1; done; idle "$1"; }
+
+# syncing MD: waits until a resync or recovery has done something.
+syncing() { while ! grep -q '^[1-9]' "/sys/block/$1/md/sync_completed"; do sleep 0.05; done; }
+
+# slow MD: lets resync and recovery of this array only creep, as from the kernel's smallest limit.
+slow() { echo 1 > "/sys/block/$1/md/sync_speed_min"; echo 1000 > "/sys/block/$1/md/sync_speed_max"; }
+
+# slots MD NUMBER: reports the state of the member in each slot, `-` where there is none.
+slots() {
+    states=
+    for slot in $(seq 0 $(($2 - 1))); do
+        states="$states $(cat "/sys/block/$1/md/rd$slot/state" 2>/dev/null || echo -)"
+    done
+    say "$1.slots" $states
+}
 
 # facts MD: reports what md thinks of the array.
 facts() {
