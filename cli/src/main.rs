@@ -4,6 +4,7 @@
 //!
 //! | module | command |
 //! |---|---|
+//! | [`demo`] | `demo`: the main job in one process |
 //! | [`create`] | `create`: writes the superblocks of a new array |
 //! | [`run`] | `run`: assembles an array and serves it |
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
@@ -22,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 mod bench;
 mod control;
 mod create;
+mod demo;
 mod detail;
 mod groups;
 mod interfaces;
@@ -48,6 +50,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Create(create::Args),
     Run(run::Args),
     Detail(detail::Args),
@@ -64,6 +67,7 @@ enum Command {
 impl Command {
     fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Command::Demo(args) => demo::run(args),
             Command::Create(args) => create::run(args),
             Command::Run(args) => run::run(args),
             Command::Detail(args) => detail::run(args),
@@ -76,11 +80,21 @@ impl Command {
             Command::Tool(tool) => tool.run(),
         }
     }
+
+    /// How much is logged without `-v`.
+    fn default_level(&self) -> LevelFilter {
+        match self {
+            // It tells what happens itself, and the failures are part of it.
+            Command::Demo(_) => LevelFilter::OFF,
+            Command::Bench(_) => LevelFilter::WARN,
+            _ => LevelFilter::INFO,
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(cli.verbose);
+    log_to_stderr(cli.verbose, cli.command.default_level());
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => {
@@ -91,9 +105,9 @@ fn main() -> ExitCode {
 }
 
 /// Standard output is for results alone.
-fn log_to_stderr(verbose: u8) {
+fn log_to_stderr(verbose: u8, default: LevelFilter) {
     let level = match verbose {
-        0 => LevelFilter::INFO,
+        0 => default,
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };

@@ -118,6 +118,17 @@ impl Mode {
 pub(crate) struct Sizes(pub(crate) Vec<Sectors>);
 
 impl Args {
+    /// A short bench of random writes to memory members.
+    pub(crate) fn small() -> anyhow::Result<Args> {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let line = "bench randwrite --members mem:32M*5 --bs 4k,64k,1m --runtime 0.3";
+        Ok(<Line as clap::Parser>::try_parse_from(line.split(' '))?.args)
+    }
+
     /// The members, `*N` spelled out.
     pub(crate) fn specs(&self) -> anyhow::Result<Vec<MemberSpec>> {
         let mut specs = Vec::new();

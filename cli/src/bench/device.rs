@@ -83,7 +83,7 @@ fn row(
     let bytes = size.bytes().0 as usize;
     let depth = usize::from(args.qd).min((BYTES_MAX / bytes).max(1));
     let credits = Arc::new(Credits::new());
-    let shared = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<Vec<_>>>()?;
+    let shared: Arc<[Shared]> = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<_>>()?;
     let mut threads = Vec::new();
     for (index, cpu) in cpus.iter().enumerate() {
         let worker = WorkerId(u8::try_from(index).context("too many CPUs")?);
@@ -101,12 +101,12 @@ fn row(
             began: vec![Instant::now(); depth],
             start: Instant::now(),
         };
-        let (credits, shared) = (Arc::clone(&credits), &shared);
-        threads.push(move |phases: &Phases| load.run(phases, address, credits, shared, index));
+        let (credits, shared) = (Arc::clone(&credits), Arc::clone(&shared));
+        threads.push(move |phases: &Phases| load.run(phases, address, credits, &shared, index));
     }
     let sample = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
     let what = format!("{} {bytes} of {address}", args.mode.word());
-    let give_up = || shared.iter().for_each(|thread| thread.give_up());
+    let give_up = || shared.iter().for_each(Shared::give_up);
     let measured = measure::run(threads, args.runtime, &what, sample, give_up)?;
     let (before, after) = measured.counters;
     let answered = after.answered - before.answered;
@@ -219,7 +219,7 @@ impl Load {
         let mut tally = Tally::new();
         let mut given_up = false;
         loop {
-            let going_on = tally.follow(phases.now(), Instant::now());
+            let going_on = tally.follow(phases, Instant::now());
             if going_on {
                 self.submit(device);
             } else if self.free.len() == depth {

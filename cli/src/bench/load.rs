@@ -86,7 +86,7 @@ impl Load {
         let mut free = self.buffers().context("no memory for the load's buffers")?;
         let mut began = vec![Instant::now(); self.depth];
         let mut tally = Tally::new();
-        while tally.follow(phases.now(), Instant::now()) {
+        while tally.follow(phases, Instant::now()) {
             self.submit(&mut free, &mut began);
             if !self.collect(&mut free, &began, &mut tally) {
                 self.client.wait(Some(WAIT));

@@ -4,7 +4,8 @@
 //! while it runs. Processor time is the whole process's. Bound: one tally per load thread, of fixed size.
 
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +19,12 @@ const LATENCY_MAX: Duration = Duration::from_secs(60);
 
 /// How long requests in flight may take at the end before the load is given up.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the first reply may take: the first write waits for a mark that is durable on all members.
+const FIRST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest warm-up after the first replies.
+const WARM_MAX: Duration = Duration::from_millis(500);
 
 /// How often the process is looked at while it is measured.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,12 +43,20 @@ pub(super) enum Phase {
 
 /// The phase, as load threads see it.
 #[derive(Debug)]
-pub(super) struct Phases(AtomicU8);
+pub(super) struct Phases {
+    phase: AtomicU8,
+    /// Load threads that had a reply.
+    under_way: AtomicUsize,
+}
 
 impl Phases {
+    fn new() -> Phases {
+        Phases { phase: AtomicU8::new(Phase::Warm as u8), under_way: AtomicUsize::new(0) }
+    }
+
     /// The phase now.
     pub(super) fn now(&self) -> Phase {
-        match self.0.load(Ordering::Relaxed) {
+        match self.phase.load(Ordering::Relaxed) {
             0 => Phase::Warm,
             1 => Phase::Measure,
             _ => Phase::Stop,
@@ -49,7 +64,7 @@ impl Phases {
     }
 
     fn set(&self, phase: Phase) {
-        self.0.store(phase as u8, Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Relaxed);
     }
 }
 
@@ -58,8 +73,12 @@ impl Phases {
 pub(super) struct Tally {
     phase: Phase,
     since: Instant,
+    /// It was told that a reply came.
+    under_way: bool,
     /// Time measured.
     time: Duration,
+    /// Requests that ended.
+    replies: u64,
     /// Requests that ended while measured.
     ops: u64,
     /// Of those, how many failed. Failures before and after the measured time count, too.
@@ -71,11 +90,25 @@ impl Tally {
     /// Nothing counted yet.
     pub(super) fn new() -> Tally {
         let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 2).expect("two digits up to a minute");
-        Tally { phase: Phase::Warm, since: Instant::now(), time: Duration::ZERO, ops: 0, errors: 0, latency }
+        Tally {
+            phase: Phase::Warm,
+            since: Instant::now(),
+            under_way: false,
+            time: Duration::ZERO,
+            replies: 0,
+            ops: 0,
+            errors: 0,
+            latency,
+        }
     }
 
     /// Follows the phase; answers whether the thread is to go on.
-    pub(super) fn follow(&mut self, phase: Phase, now: Instant) -> bool {
+    pub(super) fn follow(&mut self, phases: &Phases, now: Instant) -> bool {
+        if !self.under_way && self.replies > 0 {
+            self.under_way = true;
+            phases.under_way.fetch_add(1, Ordering::Relaxed);
+        }
+        let phase = phases.now();
         if phase != self.phase {
             if self.phase == Phase::Measure {
                 self.time = now - self.since;
@@ -88,6 +121,7 @@ impl Tally {
 
     /// A request ended.
     pub(super) fn ended(&mut self, ok: bool, latency: Duration) {
+        self.replies += 1;
         self.errors += u64::from(!ok);
         if self.phase == Phase::Measure {
             self.ops += 1;
@@ -125,48 +159,59 @@ pub(super) fn run<C, F>(
     give_up: impl FnOnce(),
 ) -> anyhow::Result<Measured<C>>
 where
-    F: FnOnce(&Phases) -> anyhow::Result<Tally> + Send,
+    F: FnOnce(&Phases) -> anyhow::Result<Tally> + Send + 'static,
 {
-    let phases = Phases(AtomicU8::new(Phase::Warm as u8));
-    let phases = &phases;
-    thread::scope(|scope| {
-        let (to, from) = channel();
-        let count = threads.len();
-        for (index, load) in threads.into_iter().enumerate() {
-            let to = to.clone();
-            let start = thread::Builder::new().name(format!("load-{index}"));
-            // Nobody listens any more when the bench was given up.
-            start.spawn_scoped(scope, move || drop(to.send(load(phases)))).context("starting a load thread")?;
+    let phases = Arc::new(Phases::new());
+    let (to, from) = channel();
+    let count = threads.len();
+    for (index, load) in threads.into_iter().enumerate() {
+        let (phases, to) = (Arc::clone(&phases), to.clone());
+        let start = thread::Builder::new().name(format!("load-{index}"));
+        // Nobody listens any more when the bench was given up.
+        start.spawn(move || drop(to.send(load(&phases)))).context("starting a load thread")?;
+    }
+    drop(to);
+    let mut tallies = Vec::new();
+    let mut ended = || {
+        tallies.extend(from.try_recv());
+        !tallies.is_empty()
+    };
+    let under_way = warm_up(&phases, count, runtime, &mut ended);
+    let before = (cpu_time(), sample(), Instant::now());
+    phases.set(Phase::Measure);
+    let rss = watch(if under_way { runtime } else { Duration::ZERO }, what, &mut ended);
+    let after = (cpu_time(), sample(), Instant::now());
+    phases.set(Phase::Stop);
+    let mut give_up = Some(give_up);
+    while tallies.len() < count {
+        match from.recv_timeout(DRAIN_PATIENCE) {
+            Ok(tally) => tallies.push(tally),
+            Err(RecvTimeoutError::Timeout) => match give_up.take() {
+                Some(give_up) => give_up(),
+                None => bail!("requests in flight do not end"),
+            },
+            Err(RecvTimeoutError::Disconnected) => bail!("a load thread has panicked"),
         }
-        drop(to);
-        let mut early = Vec::new();
-        let warm = (runtime / 8).clamp(Duration::from_millis(20), Duration::from_millis(500));
-        let mut ended = from.recv_timeout(warm).map(|tally| early.push(tally)).is_ok();
-        let before = (cpu_time(), sample(), Instant::now());
-        phases.set(Phase::Measure);
-        let (rss, stopped) = watch(runtime, what, || {
-            ended = ended || from.try_recv().map(|tally| early.push(tally)).is_ok();
-            ended
-        });
-        let after = (cpu_time(), sample(), stopped);
-        phases.set(Phase::Stop);
-        let mut tallies = early;
-        let mut give_up = Some(give_up);
-        while tallies.len() < count {
-            match from.recv_timeout(DRAIN_PATIENCE) {
-                Ok(tally) => tallies.push(tally),
-                Err(RecvTimeoutError::Timeout) => match give_up.take() {
-                    Some(give_up) => give_up(),
-                    None => bail!("requests in flight do not end"),
-                },
-                Err(RecvTimeoutError::Disconnected) => bail!("a load thread has panicked"),
-            }
+    }
+    let tallies = tallies.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    if !under_way {
+        bail!("no request has ended within {} s", FIRST_PATIENCE.as_secs());
+    }
+    let (cpu, wall) = ((after.0 - before.0).as_secs_f64(), (after.2 - before.2).as_secs_f64());
+    Ok(sum(&tallies, cpu, wall, rss, (before.1, after.1)))
+}
+
+/// Waits until all load threads are under way (or one has ended), and a little longer; false when they do not get there.
+fn warm_up(phases: &Phases, threads: usize, runtime: Duration, ended: &mut impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while phases.under_way.load(Ordering::Relaxed) < threads && !ended() {
+        if start.elapsed() > FIRST_PATIENCE {
+            return false;
         }
-        let tallies = tallies.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-        let cpu = (after.0 - before.0).as_secs_f64();
-        let wall = (after.2 - before.2).as_secs_f64();
-        Ok(sum(&tallies, cpu, wall, rss, (before.1, after.1)))
-    })
+        thread::sleep(Duration::from_millis(5));
+    }
+    thread::sleep((runtime / 8).clamp(Duration::from_millis(20), WARM_MAX));
+    true
 }
 
 fn sum<C>(tallies: &[Tally], cpu: f64, wall: f64, rss: u64, counters: (C, C)) -> Measured<C> {
@@ -190,9 +235,8 @@ fn sum<C>(tallies: &[Tally], cpu: f64, wall: f64, rss: u64, counters: (C, C)) ->
     }
 }
 
-/// Waits until the measured time is over or `ended` says so, with a line of progress on a terminal; answers with the largest resident size
-/// and the time at the end.
-fn watch(runtime: Duration, what: &str, mut ended: impl FnMut() -> bool) -> (u64, Instant) {
+/// Waits until the measured time is over or `ended` says so, with a line of progress on a terminal; answers with the largest resident size.
+fn watch(runtime: Duration, what: &str, mut ended: impl FnMut() -> bool) -> u64 {
     let start = Instant::now();
     let mut stderr = std::io::stderr();
     let shown = stderr.is_terminal();
@@ -212,7 +256,7 @@ fn watch(runtime: Duration, what: &str, mut ended: impl FnMut() -> bool) -> (u64
     if shown {
         let _ = write!(stderr, "\r\x1b[K");
     }
-    (rss, Instant::now())
+    rss
 }
 
 /// Processor time of all threads so far.
@@ -236,7 +280,7 @@ mod tests {
     fn busy(phases: &Phases, fail_every: u64) -> anyhow::Result<Tally> {
         let mut tally = Tally::new();
         let mut count = 0;
-        while tally.follow(phases.now(), Instant::now()) {
+        while tally.follow(phases, Instant::now()) {
             count += 1;
             tally.ended(count % fail_every != 0, Duration::from_micros(count % 1000));
         }
@@ -268,12 +312,18 @@ mod tests {
 
     #[test]
     fn only_the_measured_phase_counts() {
+        let phases = Phases::new();
         let mut tally = Tally::new();
         let start = Instant::now();
+        assert!(tally.follow(&phases, start));
+        assert_eq!(phases.under_way.load(Ordering::Relaxed), 0);
         tally.ended(true, Duration::ZERO);
-        assert!(tally.follow(Phase::Measure, start));
+        phases.set(Phase::Measure);
+        assert!(tally.follow(&phases, start));
+        assert_eq!(phases.under_way.load(Ordering::Relaxed), 1);
         tally.ended(true, Duration::from_micros(5));
-        assert!(!tally.follow(Phase::Stop, start + Duration::from_secs(2)));
+        phases.set(Phase::Stop);
+        assert!(!tally.follow(&phases, start + Duration::from_secs(2)));
         tally.ended(false, Duration::ZERO);
         assert_eq!((tally.ops, tally.errors, tally.time), (1, 1, Duration::from_secs(2)));
     }

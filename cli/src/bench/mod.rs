@@ -50,3 +50,9 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
         None => array::bench(args, settings),
     }
 }
+
+/// A small table for the demo: random writes to an array of memory members.
+pub(crate) fn small_table() -> anyhow::Result<String> {
+    let args = Args::small()?;
+    Ok(report::table(&measure(&args)?).to_string())
+}
