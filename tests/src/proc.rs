@@ -3,7 +3,7 @@
 //! [`Cmd`] says what to run and in which network namespace; [`Cmd::spawn`] gives a [`Proc`], [`Cmd::finish`] runs to the end.
 //! Invariants: a `Proc` that is dropped is killed and reaped; a test process that is killed takes its children along (parent
 //! death signal, which the kernel ties to the *thread* that spawned: spawn from the test's own thread, or keep the thread); when the test panics, the
-//! last [`TAIL_LINES`] lines of each process are printed. At most [`MAX_LINES`] lines are kept of each.
+//! last `TAIL_LINES` lines of each process are printed. At most `MAX_LINES` lines are kept of each.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
