@@ -11,6 +11,9 @@
 //! Written last, it may lag by one event behind others that say it has a slot; so a spare's superblock says already that nothing
 //! of it is rebuilt, or md would take it for a member in sync.
 //!
+//! What superblocks say when the array starts may be in caches alone, if the last writer was killed: it counts as durable only once every
+//! device has been flushed. That is a commit without writes, [`Phase::Found`].
+//!
 //! Invariant: no superblock write is sent unless [`Array::may_write_superblocks`].
 
 use std::time::Duration;
@@ -24,6 +27,8 @@ use crate::message::{IoStatus, MemberHandle};
 /// What a commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Flushes of superblocks that say the record already, as they were read at the start.
+    Found,
     /// Flushes of what the new record no longer marks.
     FlushBefore,
     /// Superblock writes of this wave.
@@ -42,9 +47,14 @@ pub(super) enum Wave {
 }
 
 impl Phase {
+    /// Whether nothing has been written yet.
+    fn is_before(self) -> bool {
+        matches!(self, Phase::Found | Phase::FlushBefore)
+    }
+
     fn wave(self) -> Wave {
         match self {
-            Phase::FlushBefore => Wave::First,
+            Phase::Found | Phase::FlushBefore => Wave::First,
             Phase::Write(wave) | Phase::FlushAfter(wave) => wave,
         }
     }
@@ -86,9 +96,11 @@ impl Array {
         let Some(commit) = &self.commit else {
             return self.begin_commit(effects);
         };
-        if commit.phase == Phase::FlushBefore && commit.record != self.target() {
+        let moot = commit.phase.is_before() && commit.record != self.target();
+        if moot || commit.phase == Phase::Found && !commit.forgot.is_empty() {
             // Nothing has been written; its flushes end unheard.
             self.commit = None;
+            self.found = None;
             return true;
         }
         if !commit.waiting.is_empty() || !self.may_write_superblocks() {
@@ -96,17 +108,22 @@ impl Array {
         }
         // What was written is flushed in any case: devices must never be two events apart.
         let to_flush = matches!(commit.phase, Phase::Write(_)) || !commit.forgot.is_empty();
-        if commit.failed && (commit.phase == Phase::FlushBefore || !to_flush) {
+        if commit.failed && (commit.phase.is_before() || !to_flush) {
             // Some superblocks may say the failed record.
             self.commit = None;
             self.durable = None;
+            self.found = None;
             return true;
         }
-        if commit.phase != Phase::FlushBefore && !commit.forgot.is_empty() {
+        if !commit.phase.is_before() && !commit.forgot.is_empty() {
             self.write_again(effects);
             return true;
         }
         match commit.phase {
+            Phase::Found => {
+                self.durable = self.found.take();
+                self.commit = None;
+            }
             Phase::FlushBefore => self.write_superblocks(Wave::First, effects),
             Phase::Write(wave) => {
                 let commit = self.commit.as_mut().expect("the commit under way");
@@ -125,16 +142,16 @@ impl Array {
         if self.durable.as_ref() == Some(&target) || !self.may_write_superblocks() {
             return false;
         }
-        let unmarks = target.unmarks(self.durable.as_ref());
-        let waiting = if unmarks { self.flush(|_, m| m.is_active(), effects) } else { Vec::new() };
-        self.commit = Some(Commit {
-            record: target,
-            phase: Phase::FlushBefore,
-            waiting,
-            failed: false,
-            unflushed: Vec::new(),
-            forgot: Vec::new(),
-        });
+        let found = self.found.as_ref() == Some(&target);
+        let (phase, waiting) = if found {
+            (Phase::Found, self.flush(|_, m| m.is_used(), effects))
+        } else if target.unmarks(self.durable.as_ref()) {
+            (Phase::FlushBefore, self.flush(|_, m| m.is_active(), effects))
+        } else {
+            (Phase::FlushBefore, Vec::new())
+        };
+        self.commit =
+            Some(Commit { record: target, phase, waiting, failed: false, unflushed: Vec::new(), forgot: Vec::new() });
         true
     }
 
@@ -249,7 +266,7 @@ impl Array {
         }
         match status {
             // Not known to have taken it: it will have to once it answers, or it is given up.
-            IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped if commit.phase != Phase::FlushBefore => {
+            IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped if !commit.phase.is_before() => {
                 commit.forgot.push(handle);
             }
             _ => commit.failed = true,

@@ -99,6 +99,8 @@ pub struct Array {
     events: u64,
     /// What every member in use is known to hold; unset when some may hold something else.
     durable: Option<Record>,
+    /// What every member in use was found to say at the start, until that is known to be durable or has become moot.
+    found: Option<Record>,
     commit: Option<Commit>,
     /// Metadata requests that have not ended.
     meta: BTreeMap<MetaId, Meta>,
@@ -152,6 +154,7 @@ impl Array {
             suspended: false,
             ended: false,
             durable: None,
+            found: None,
             commit: None,
             meta: BTreeMap::new(),
             meta_next: 0,
@@ -182,7 +185,7 @@ impl Array {
             .filter(|m| m.is_used())
             .all(|m| m.superblock.events == array.events && array.says(m, &target))
         {
-            array.durable = Some(target);
+            array.found = Some(target);
         }
         array.suspended = array.slots_unavailable() > array.geometry.parity_count();
         array.view = Arc::new(array.build_view(1));

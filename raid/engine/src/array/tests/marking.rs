@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use raid_core::md::assemble::Options;
 use raid_core::units::{Sector, Sectors};
 
-use super::world::{Setup, World};
+use super::world::{Setup, World, created};
 use crate::array::{ArrayState, Tunables};
 use crate::message::IoStatus;
 
@@ -16,6 +17,18 @@ fn a_clean_array_starts_without_a_write() {
     world.pass(MINUTE);
     assert_eq!(world.array.array_state(), ArrayState::Clean);
     assert!(world.trace.is_empty(), "{:?}", world.trace);
+}
+
+#[test]
+fn a_dirty_mark_that_was_found_is_flushed_before_data() {
+    let setup = Setup { assume_clean: false, ..Setup::default() };
+    let mut world = World::from_devices(setup.clone(), created(&setup), &Options::default());
+    // Whoever wrote the mark may have been killed before it was flushed.
+    world.sync_held = true;
+    world.write(0);
+    world.settle();
+    assert_eq!(world.trace, ["flush 0", "flush 1", "flush 2", "flush 3", "view", "data"]);
+    assert_eq!(world.superblock(2).events, 0);
 }
 
 #[test]

@@ -208,7 +208,9 @@ fn started(assembly: Assembly<u16>, setup: &Setup, devices: &BTreeMap<u16, FakeD
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        Self::from_devices(setup.clone(), created(&setup), &Options::default())
+        let mut world = Self::from_devices(setup.clone(), created(&setup), &Options::default());
+        world.flush_found();
+        world
     }
 
     /// Assembles and starts what is on the devices.
@@ -251,6 +253,12 @@ impl World {
         };
         world.input(Input::Timer);
         world
+    }
+
+    /// Ends the flushes with which an array begins whose superblocks say already what they are to say.
+    fn flush_found(&mut self) {
+        while self.meta.iter().any(|(_, _, op)| *op == MetaOp::Flush) && self.step_meta(0) {}
+        self.trace.clear();
     }
 
     pub(super) fn input(&mut self, input: Input) {
