@@ -38,15 +38,15 @@ impl Seen {
         usize::from(self.sectors) * SECTOR
     }
 
-    /// What it answered to a config query.
-    fn of(raw_sectors: u8, port: usize, address: Address, mac: MacAddr, info: &ConfigInfo<'_>) -> Seen {
+    /// What it answered to a config query; what our end of the path carries is not known here.
+    fn of(port: usize, address: Address, mac: MacAddr, info: &ConfigInfo<'_>) -> Seen {
         Seen {
             address,
             port,
             mac,
             buffers: info.buffer_count,
             firmware: info.firmware,
-            sectors: info.sectors_max().min(raw_sectors),
+            sectors: info.sectors_max(),
             string: info.string.to_vec(),
             rtt: None,
         }
@@ -91,7 +91,6 @@ pub(super) fn find(raw: &mut Raw, address: Address, patience: Duration) -> Optio
 }
 
 fn look_for(raw: &mut Raw, address: Address, expect: Expect, patience: Duration) -> Vec<Seen> {
-    let sectors: Vec<u8> = raw.ports().map(|port| raw.sectors_per_frame(port)).collect();
     let emit = |header: &_, buf: &mut [u8]| ConfigInfo::request(CCmd::READ, b"").emit(header, buf);
     let question = |port| {
         let (to, command) = (MacAddr::BROADCAST, Command::CONFIG);
@@ -102,13 +101,16 @@ fn look_for(raw: &mut Raw, address: Address, expect: Expect, patience: Duration)
     raw.ask(&questions, Patience::asking_again(patience), &mut |answer| {
         let Body::Config(info) = answer.frame.body else { return ControlFlow::Continue(()) };
         let header = answer.frame.header;
-        let found = Seen::of(sectors[answer.port], answer.port, header.address, header.src, &info);
+        let found = Seen::of(answer.port, header.address, header.src, &info);
         let known = |s: &Seen| (s.address, s.port, s.mac) == (found.address, found.port, found.mac);
         if !header.address.is_wildcard() && !seen.iter().any(known) {
             seen.push(Seen { rtt: answer.rtt, ..found });
         }
         if expect == Expect::One { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
+    for seen in &mut seen {
+        seen.sectors = seen.sectors.min(raw.sectors_per_frame(seen.port));
+    }
     seen.sort_by_key(|seen| (seen.address, seen.port, seen.mac));
     seen
 }

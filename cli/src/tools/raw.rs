@@ -19,6 +19,11 @@ const WORKER: u8 = 253;
 const SEQUENCE_BITS: u32 = 23;
 /// Requests out at a time; more wait.
 const IN_FLIGHT: usize = 64;
+/// Longest time between a question and its repetition.
+const AGAIN_MAX: Duration = Duration::from_millis(250);
+/// How long an interface without carrier is waited for, and how often it is looked at.
+const CARRIER_PATIENCE: Duration = Duration::from_millis(500);
+const CARRIER_LOOK: Duration = Duration::from_millis(5);
 /// How soon a link that is full is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 /// Smallest MTU that a link has, for the bytes that are sure to fit.
@@ -59,9 +64,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Asks again four times within `total`.
+    /// Asks again at least four times within `total`: frames may be lost.
     pub(super) fn asking_again(total: Duration) -> Patience {
-        Patience { total, again: Some(total / 5) }
+        Patience { total, again: Some((total / 5).min(AGAIN_MAX)) }
     }
 
     /// Asks once.
@@ -107,7 +112,17 @@ impl Raw {
         }
         let ports = interfaces.open(Role::Initiator { worker: WORKER, discovers: false }, WORKER, false)?;
         let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
-        Ok(Raw { ports, sequence: random, start: Instant::now() })
+        let mut raw = Raw { ports, sequence: random, start: Instant::now() };
+        raw.wait_for_carrier();
+        Ok(raw)
+    }
+
+    /// An interface that was set up just now has no carrier for a moment.
+    fn wait_for_carrier(&mut self) {
+        while self.ports.iter().any(|link| link.info().is_none()) && self.start.elapsed() < CARRIER_PATIENCE {
+            std::thread::sleep(CARRIER_LOOK);
+            self.ports.iter_mut().for_each(|link| link.refresh());
+        }
     }
 
     /// How many interfaces there are.

@@ -60,8 +60,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => args.array.get("/tunables")?,
         false => args.array.post("/tune", &Tune { set })?,
     };
-    let wanted = |row: &Tunable| args.items.is_empty() || args.items.iter().any(|item| item.key == row.name);
-    let wanted: Vec<&Tunable> = rows.iter().filter(|row| wanted(row)).collect();
+    let named = |item: &Item| rows.iter().find(|row| row.name == item.key);
+    let wanted: Vec<&Tunable> = match args.items.is_empty() {
+        true => rows.iter().collect(),
+        false => args.items.iter().filter_map(named).collect(),
+    };
     if args.json {
         print_json(&wanted)?;
         return Ok(exit(true));
