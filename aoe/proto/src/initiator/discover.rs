@@ -68,7 +68,8 @@ impl Initiator {
     /// The time for a device's queries has come.
     pub(super) fn query_device(&mut self, now: Duration, at: u16) {
         let device = &mut self.devices[at as usize];
-        let lost = device.silent || device.identity.is_none();
+        // A device that has no path would not be noticed to be silent before it is asked for something.
+        let lost = device.silent || device.identity.is_none() || device.has_no_path();
         let interval = if lost {
             let interval = device.query_interval;
             device.query_interval = (interval * 2).min(self.tunables.rediscover_max());

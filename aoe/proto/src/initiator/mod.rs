@@ -221,7 +221,9 @@ impl Initiator {
             }
             if before.is_none() && info.is_some() {
                 // At once: a target that was there before us would else be found a minute later.
-                self.devices[at as usize].next_query = now;
+                let rediscover = self.tunables.rediscover();
+                let device = &mut self.devices[at as usize];
+                (device.next_query, device.query_interval) = (now, rediscover);
             }
             self.wake(at);
         }

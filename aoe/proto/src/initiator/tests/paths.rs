@@ -59,6 +59,23 @@ fn frames_spread_over_paths() {
 }
 
 #[test]
+fn a_link_that_comes_up_is_asked_over_until_the_device_is_heard() {
+    let mut target = Target::new(64);
+    let (mut host, device) = found(&mut target);
+    host.port(PORT, None);
+    run(&mut host, &mut target, 100, |_, _| false);
+    host.port(PORT, Some(9000));
+    // The first query is lost. Nothing waits for the device, so no silence tells that it has no path.
+    run(&mut host, &mut target, 900, |_, _| true);
+    assert_eq!(states(&host, device), []);
+    run(&mut host, &mut target, 200, |_, _| false);
+    assert_eq!(states(&host, device), [(PORT, TARGET, PathState::Up)]);
+    let id = host.read(device, 0, 1);
+    run(&mut host, &mut target, 2, |_, _| false);
+    assert_eq!(host.status(id), Some(Status::Ok));
+}
+
+#[test]
 fn a_path_that_fails_is_left_and_comes_back_by_a_read() {
     let (mut host, device, mut target) = found_twice();
     let broken = |port: PortId, _: MacAddr| port == PORT_B;
