@@ -11,6 +11,10 @@ use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, PacketConfig, Packe
 use aoe_proto::initiator::{Tunables, WorkerId};
 use clap::Args;
 use raid_engine::member::aoe::Links;
+use raid_engine::member::spec::MemberSpec;
+
+use crate::errors::one_line;
+use crate::usage::usage;
 
 /// The number of openers: they run before there is an array, and find an interface that is down unusable.
 const OPENER: WorkerId = WorkerId(255);
@@ -28,6 +32,16 @@ pub(crate) struct InterfaceArgs {
 }
 
 impl InterfaceArgs {
+    /// AoE members are found over interfaces.
+    pub(crate) fn check(&self, members: &[MemberSpec]) -> anyhow::Result<()> {
+        match members.iter().find(|member| matches!(member, MemberSpec::Aoe(_))) {
+            Some(member) if self.interfaces.is_empty() => usage(format!(
+                "{member}: an AoE member needs an interface: name those that lead to the shelves with -i"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The links for initiators; none without an interface.
     pub(crate) fn links(&self, tunables: &Tunables) -> Option<Arc<dyn Links>> {
         let links = Interfaces { args: self.clone(), tunables: *tunables };
@@ -70,22 +84,10 @@ impl Links for Interfaces {
     fn open(&self, worker: WorkerId, discovers: bool) -> io::Result<Vec<Box<dyn Link>>> {
         let role = Role::Initiator { worker: worker.0, discovers };
         // An array that runs stands an interface that is down for a while; one that is to be started is told at once.
-        self.args.open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(chain(&error)))
+        self.args.open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(one_line(&error)))
     }
 
     fn tunables(&self) -> Tunables {
         self.tunables
     }
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

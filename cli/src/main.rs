@@ -25,6 +25,7 @@ mod control;
 mod create;
 mod demo;
 mod detail;
+mod errors;
 mod groups;
 mod interfaces;
 mod manage;
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("etherraid: {error:#}");
+            eprintln!("etherraid: {}", errors::one_line(error.as_ref()));
             if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

@@ -32,6 +32,9 @@ use crate::signals::Signals;
 /// Commands carried out at a time; more wait.
 const BLOCKING_THREADS: usize = 8;
 
+/// Longest path of a Unix socket in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
 /// How long clients may take to read their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -274,7 +277,14 @@ impl Drop for SocketFile {
 
 /// Binds a socket that only its owner may use. One left behind by a dead process is replaced.
 fn bind(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
-    let listening = || format!("control socket {}", path.display());
+    let listening = || format!("control socket {} (another is chosen with --control)", path.display());
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_MAX {
+        bail!(
+            "control socket {} is {length} bytes long, the limit is {SOCKET_PATH_MAX}: choose a shorter one with --control",
+            path.display()
+        );
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(parent).with_context(listening)?;
     // Two processes that find the same dead socket would each take the other's away.

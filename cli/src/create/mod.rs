@@ -5,7 +5,8 @@
 
 mod signature;
 
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -119,6 +120,7 @@ fn parse_sectors(text: &str) -> Result<Sectors, String> {
 /// Carries the command out.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     check(&args)?;
+    args.interfaces.check(&args.members)?;
     let settings = Settings::default();
     let mut members = Members::new(&slab()?, args.interfaces.links(&settings.aoe))?;
     let named = open(&args, &mut members)?;
@@ -171,19 +173,36 @@ fn check(args: &Args) -> anyhow::Result<()> {
 
 fn open(args: &Args, members: &mut Members) -> anyhow::Result<Vec<Named>> {
     let mut named: Vec<Named> = Vec::new();
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let mut seen: Vec<(&MemberSpec, FileId)> = Vec::new();
     for member in &args.members {
-        if let MemberSpec::Path(path) = member {
-            let real = path.canonicalize().with_context(|| path.display().to_string())?;
-            if paths.contains(&real) {
-                return usage(format!("{member} is given twice, under two names: it is {}", real.display()));
+        // Block devices are opened for us alone: the second time would be refused without telling why.
+        if let MemberSpec::Path(path) = member
+            && let Ok(id) = FileId::of(path)
+        {
+            if let Some((first, _)) = seen.iter().find(|(_, other)| *other == id) {
+                return usage(format!("{member} is given twice, under two names: it is the same as {first}"));
             }
-            paths.push(real);
+            seen.push((member, id));
         }
         let device = members.opener.open(member, false)?;
         named.push(Named { name: member.to_string(), device });
     }
     Ok(named)
+}
+
+/// Which file or block device a path leads to, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileId {
+    Block(u64),
+    File(u64, u64),
+}
+
+impl FileId {
+    fn of(path: &Path) -> std::io::Result<FileId> {
+        let metadata = std::fs::metadata(path)?;
+        let is_block = metadata.file_type().is_block_device();
+        Ok(if is_block { FileId::Block(metadata.rdev()) } else { FileId::File(metadata.dev(), metadata.ino()) })
+    }
 }
 
 /// Refuses members that carry something. Answers with the locks of the arrays that are overwritten.

@@ -1,7 +1,7 @@
 //! `run`: assembles an array and serves it until it is stopped.
 //!
-//! In this order, so that a refusal changes nothing: settings, control socket, members opened and looked at, the lock of the array's
-//! UUID, assembly, then the engine, and last the NBD server. The end goes the other way round ([`serve`]).
+//! In this order, so that a refusal changes nothing: settings, control and NBD sockets, members opened and looked at, the lock of
+//! the array's UUID, assembly, then the engine, and last the NBD server. The end goes the other way round ([`serve`]).
 
 mod assemble;
 mod serve;
@@ -152,6 +152,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let control = ControlServer::start(&path, to)?;
+    let socket = Server::bind(&args.nbd.0)?;
     let slab = slab()?;
     let links = args.interfaces.links(&settings.aoe);
     let members = Members::new(&slab, links.clone())?;
@@ -165,7 +166,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .context("starting the array's threads")?;
     let running = Arc::new(running);
     let backends = Arc::new(EngineBackends::new(Arc::clone(&running), &args.name, args.readonly));
-    let server = match Server::start(&args.nbd.0, backends) {
+    let server = match socket.serve(backends) {
         Ok(server) => server,
         Err(error) => {
             running.stop(false);
@@ -187,6 +188,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     if args.scan && args.interfaces.interfaces.is_empty() {
         return usage("--scan needs interfaces: name those that lead to the shelves with -i");
     }
+    args.interfaces.check(&args.members)?;
     Ok(settings)
 }
 

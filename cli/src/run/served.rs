@@ -15,6 +15,7 @@ use raid_engine::slab::Slab;
 use raid_engine::tunables::{Settings, When, table};
 
 use crate::control::messages::{self, Tunable};
+use crate::errors::one_line;
 use crate::members::{Found, Members, is_running, parse_member};
 
 /// See the module's text.
@@ -46,7 +47,7 @@ impl Served {
     /// Opens a device and takes it in.
     pub(crate) fn add(&self, member: &str) -> Result<(), CommandError> {
         let member = parse(member)?;
-        let failed = |error: anyhow::Error| refused(CommandErrorKind::Io, format!("{error:#}"));
+        let failed = |error: anyhow::Error| refused(CommandErrorKind::Io, one_line(error.as_ref()));
         let mut members = Members::new(&self.slab, self.links.clone()).map_err(failed)?;
         let device = members.opener.open(&member, false);
         let device = device.map_err(|error| refused(CommandErrorKind::NoDevice, error.to_string()))?;

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{exit, print, print_json};
 use crate::detail::zone_at;
+use crate::errors::one_line;
 use crate::interfaces::InterfaceArgs;
 use crate::members::{Found, Members, parse_member, slab};
 
@@ -53,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok((superblock, size)) => print(&listing(&member.to_string(), &superblock, size))?,
             Err(error) => {
                 all = false;
-                eprintln!("etherraid: {error:#}");
+                eprintln!("etherraid: {}", one_line(error.as_ref()));
             }
         }
     }

@@ -15,6 +15,7 @@ use super::raw::{Patience, Raw};
 use super::status::{LIMIT, arrays};
 use super::{exit, micros, print, print_json};
 use crate::control::messages::AoeDevice;
+use crate::errors::one_line;
 use crate::usage::usage;
 
 /// IDENTIFY round trips on each way.
@@ -109,7 +110,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         match array.get_within::<Vec<AoeDevice>>("/paths", LIMIT) {
             Ok(devices) => devices.iter().for_each(|device| member(&mut rows, array.name(), device, network)),
             Err(_) if !array.is_there() => {}
-            Err(error) => tracing::warn!("{error:#}"),
+            Err(error) => tracing::warn!("{}", one_line(error.as_ref())),
         }
     }
     for address in &args.devices {

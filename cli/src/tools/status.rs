@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::{exit, print, print_json};
 use crate::control::client::ControlArgs;
 use crate::control::messages::{Detail, Device, Sync};
+use crate::errors::one_line;
 use crate::runtime_dir::runtime_dir;
 
 /// How long an array may take to say how it stands.
@@ -54,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(_) if !array.is_there() => {}
             Err(error) => {
                 all = false;
-                eprintln!("etherraid: {error:#}");
+                eprintln!("etherraid: {}", one_line(error.as_ref()));
             }
         }
     }

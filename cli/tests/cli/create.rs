@@ -124,5 +124,5 @@ fn members_that_cannot_be_used() {
     assert!(output.status.code() == Some(1) && text.contains("disk2: No such file"), "{text}");
     let output = etherraid(["create", "x", "-l", "5", "-n", "3", "e9.0", "e9.1", "e9.2"]).output().expect("runs");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && text.contains("needs an interface"), "{text}");
+    assert!(output.status.code() == Some(2) && text.contains("needs an interface"), "{text}");
 }

@@ -165,6 +165,7 @@ fn an_array_runs_once_and_its_members_are_not_overwritten() {
     refused(&again, 1, &["a running array answers"]);
     let mut other_name = again.clone();
     other_name[1] = format!("{}-other", files.name);
+    other_name[3] = format!("{}-other", other_name[3]);
     other_name[5] = format!("{}-other", files.control());
     refused(&other_name, 1, &["runs on this host already"]);
     let create = ["create", "x", "-l", "5", "-n", "3", "--run"].map(str::to_owned);
@@ -192,6 +193,7 @@ fn a_refused_run_changes_nothing() {
     refused(&args, 1, &["/nonexistent/directory/socket"]);
     std::fs::write(files.dir.path().join("nbd"), "mine").expect("written");
     refused(&files.run_args(&members[..3], &[]), 1, &["is not a socket"]);
+    std::fs::remove_file(files.dir.path().join("nbd")).expect("there");
     refused(&files.run_args(&members[3..], &[]), 1, &["no md superblock"]);
     refused(&files.run_args(&members[..1], &["--run"]), 1, &["1 of 3 members"]);
     let uuid = "00000000:00000000:00000000:00000001";

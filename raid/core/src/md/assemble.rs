@@ -215,7 +215,7 @@ pub enum Refusal<D: Display> {
         second: D,
     },
     /// Not enough members.
-    #[error("{in_sync} of {members} members are there and up to date, {needed} are needed (slots missing: {missing}){}{}",
+    #[error("{in_sync} of {members} members are there and up to date, {needed} are needed (slots missing: {missing}){}: attach the others{}",
         reasons(.left_out), if *.stale { "; --force takes members that are out of date, their data may be old" } else { "" })]
     TooFew {
         /// Members in sync.

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A file or block device that cannot be opened.
-    #[error("{member}: {source}")]
+    #[error("{member}: {source}{}", hint(source.kind()))]
     Io {
         /// The member.
         member: MemberSpec,
@@ -50,6 +50,17 @@ pub enum OpenError {
     /// More memory than the slab has.
     #[error("{0}: more memory than can be had")]
     NoMemory(MemberSpec),
+}
+
+/// What to try when a file or block device cannot be opened.
+fn hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => ": check the name",
+        io::ErrorKind::PermissionDenied => ": try as root, or as the owner",
+        io::ErrorKind::ResourceBusy => ": it is mounted, or another program uses it",
+        io::ErrorKind::ReadOnlyFilesystem => ": use --readonly to read alone",
+        _ => "",
+    }
 }
 
 /// See the module's text.

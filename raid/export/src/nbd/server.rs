@@ -96,6 +96,20 @@ impl Shared {
     }
 }
 
+/// A socket that is to be served. Dropping it removes its file.
+#[derive(Debug)]
+pub struct Bound(Listener);
+
+impl Bound {
+    /// Serves in the background.
+    ///
+    /// # Errors
+    /// The export's description is out of the protocol's range, or the system is short of something.
+    pub fn serve<F: Backends + 'static>(self, backends: Arc<F>) -> Result<Server, StartError> {
+        Server::serve(self.0, backends, Limits::default())
+    }
+}
+
 /// A running NBD server.
 #[derive(Debug)]
 pub struct Server {
@@ -115,11 +129,23 @@ impl Server {
         Self::start_with(path, backends, Limits::default())
     }
 
+    /// Takes the socket's place as [`Server::start`] does, before there is anything to serve: clients wait until [`Bound::serve`].
+    ///
+    /// # Errors
+    /// The path is too long or taken.
+    pub fn bind(path: &Path) -> Result<Bound, BindError> {
+        Listener::bind(path).map(Bound)
+    }
+
     fn start_with<F: Backends + 'static>(path: &Path, backends: Arc<F>, limits: Limits) -> Result<Self, StartError> {
+        Self::serve(Listener::bind(path)?, backends, limits)
+    }
+
+    fn serve<F: Backends + 'static>(listener: Listener, backends: Arc<F>, limits: Limits) -> Result<Self, StartError> {
         backends.info().check()?;
         let stop_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| StartError::Resources(errno.into()))?;
-        let listener = Listener::bind(path)?;
+        let path = listener.path().to_owned();
         let shared =
             Arc::new(Shared { limits, stopping: AtomicBool::new(false), stop_fd, connections: AtomicUsize::new(0) });
         let acceptor = Acceptor { listener, shared: Arc::clone(&shared), backends, threads: Vec::new() };
@@ -127,7 +153,7 @@ impl Server {
             .name("nbd-accept".into())
             .spawn(move || acceptor.run())
             .map_err(StartError::Resources)?;
-        Ok(Self { shared, path: path.to_owned(), acceptor: Some(thread) })
+        Ok(Self { shared, path, acceptor: Some(thread) })
     }
 
     /// Where it listens.

@@ -92,7 +92,7 @@ pub enum LinkError {
     #[error("interface {0} is down; try: ip link set {0} up")]
     Down(String),
     /// The MTU is too small for a sector.
-    #[error("interface {name} has MTU {mtu}; one sector needs {MTU_MIN}")]
+    #[error("interface {name} has MTU {mtu}, one sector needs {MTU_MIN}; try: ip link set {name} mtu 1500")]
     MtuTooSmall {
         /// The interface.
         name: String,

@@ -77,6 +77,11 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Where it listens.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The next client, as a non-blocking socket; `None` when none waits any more.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
