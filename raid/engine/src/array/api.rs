@@ -126,6 +126,9 @@ pub enum MemberEvent {
     Restarted,
     /// It belongs to another host now (AoE error 6).
     Fenced,
+    /// It aborted or ignored a flush: from now on acknowledged counts as durable, as for a [`Device`] that is volatile
+    /// from the start.
+    Volatile,
 }
 
 /// What an operator asks for.

@@ -52,6 +52,16 @@ impl Array {
                 self.restarted(handle, effects);
             }
             MemberEvent::Fenced => self.fence(&name, effects),
+            MemberEvent::Volatile => {
+                if !member.device.volatile {
+                    member.device.volatile = true;
+                    let text = format!(
+                        "{name}: is volatile: a flush was aborted or ignored; what it acknowledges counts as stored"
+                    );
+                    effects.push(Effect::Log(LogLevel::Warn, text));
+                    self.mark_volatile(now);
+                }
+            }
         }
     }
 

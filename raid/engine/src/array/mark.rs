@@ -77,6 +77,11 @@ impl Array {
         self.idle_for().min(self.tunables.safe_mode_delay.max(ASK_INTERVAL_MAX))
     }
 
+    /// After how long the workers are asked first.
+    fn dirty_for(&self) -> Duration {
+        self.idle_for().max(self.ask_interval())
+    }
+
     /// Whether the workers are to be asked at all.
     fn may_ask(&self) -> bool {
         let kept_dirty = self.tunables.safe_mode_delay.is_zero() || self.sync.needs_dirty();
@@ -114,6 +119,17 @@ impl Array {
         }
     }
 
+    /// A member turned out volatile: what was written so far is stored only when its window is over.
+    pub(super) fn mark_volatile(&mut self, now: Duration) {
+        self.drop_question(now);
+        let later = now + self.dirty_for();
+        match &mut self.mark {
+            Mark::Dirty { ask_at } => *ask_at = later,
+            Mark::Unmarking => self.mark = Mark::Wanted,
+            Mark::Quiet | Mark::Wanted | Mark::Asking { .. } => {}
+        }
+    }
+
     /// The array is to stop: nothing is waited for any more before the workers are asked.
     pub(super) fn hurry_mark(&mut self, now: Duration) {
         if let Mark::Dirty { ask_at } = &mut self.mark {
@@ -145,7 +161,7 @@ impl Array {
     pub(super) fn step_mark(&mut self, now: Duration, effects: &mut Vec<Effect>) -> bool {
         match &self.mark {
             Mark::Wanted if self.is_recorded() => {
-                self.mark = Mark::Dirty { ask_at: now + self.idle_for().max(self.ask_interval()) };
+                self.mark = Mark::Dirty { ask_at: now + self.dirty_for() };
                 true
             }
             Mark::Unmarking if self.is_recorded() => {

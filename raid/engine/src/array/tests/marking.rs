@@ -6,7 +6,7 @@ use raid_core::md::assemble::Options;
 use raid_core::units::{Sector, Sectors};
 
 use super::world::{Setup, World, created};
-use crate::array::{ArrayState, Tunables};
+use crate::array::{ArrayState, Input, MemberEvent, Tunables};
 use crate::message::IoStatus;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -153,4 +153,31 @@ fn detail_counts() {
     assert_eq!(detail.devices[4].state, "spare");
     assert_eq!(detail.devices[4].number, Some(4));
     assert_eq!(detail.consistency_policy, "resync");
+}
+
+#[test]
+fn a_member_that_turns_out_volatile_keeps_it_dirty_for_the_window() {
+    // At every point of the unmarking.
+    for point in 0..12 {
+        let mut world = World::new(Setup::default());
+        world.try_crashes = false;
+        world.write(0);
+        world.settle();
+        world.now += Duration::from_millis(200);
+        world.input(Input::Timer);
+        for _ in 0..point {
+            world.step();
+        }
+        world.event(2, MemberEvent::Volatile);
+        world.event(2, MemberEvent::Volatile);
+        assert_eq!(world.logs.iter().filter(|text| text.contains("d2: is volatile")).count(), 1);
+        assert!(world.detail().devices[2].volatile);
+        world.pass(Duration::from_secs(59));
+        assert_eq!(world.array.array_state(), ArrayState::Active, "point {point}");
+        assert_eq!(world.superblock(0).resync_offset, Some(Sector::ZERO));
+        world.trace.clear();
+        world.pass(Duration::from_secs(2));
+        assert_eq!(world.array.array_state(), ArrayState::Clean, "point {point}");
+        assert!(!world.trace.contains(&"flush 2".to_owned()), "{:?}", world.trace);
+    }
 }

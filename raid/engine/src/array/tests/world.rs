@@ -85,6 +85,7 @@ pub(super) struct World {
     pub(super) flush_faults: u32,
     /// What happened, for tests of order.
     pub(super) trace: Vec<String>,
+    pub(super) logs: Vec<String>,
     pub(super) try_crashes: bool,
     pub(super) view: Arc<View>,
     pub(super) event_max: u64,
@@ -246,6 +247,7 @@ impl World {
             stopped: None,
             flush_faults: 0,
             trace: Vec::new(),
+            logs: Vec::new(),
             try_crashes: true,
             view,
             event_max,
@@ -278,6 +280,8 @@ impl World {
                 if let MetaOp::Write { data, .. } = &op {
                     self.check_write(handle, data);
                 }
+                let flushed = op == MetaOp::Flush && self.devices[&handle.0].volatile;
+                assert!(!flushed, "a flush of a volatile device means nothing");
                 self.meta.push_back((id, handle.0, op));
             }
             Effect::CancelMeta { id, handle } => {
@@ -306,7 +310,10 @@ impl World {
             }
             Effect::FlushFault => self.flush_fault(),
             Effect::Stopped { exit } => self.stopped = Some(exit),
-            Effect::Log(_, text) => assert!(!text.is_empty()),
+            Effect::Log(_, text) => {
+                assert!(!text.is_empty());
+                self.logs.push(text);
+            }
         }
     }
 
@@ -457,7 +464,6 @@ impl World {
                     }
                 }
                 MetaOp::Flush => {
-                    assert!(!device.volatile, "a flush of a volatile device means nothing");
                     device.flush();
                     self.trace.push(format!("flush {handle}"));
                 }
@@ -521,6 +527,9 @@ impl World {
             device.rebuilt = device.rebuilt_flushed.clone();
             device.forgot |= device.unflushed;
             device.unflushed = false;
+        }
+        if event == MemberEvent::Volatile {
+            self.devices.get_mut(&handle).unwrap().volatile = true;
         }
         self.input(Input::Member(MemberHandle(handle), event));
     }
