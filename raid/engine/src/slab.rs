@@ -27,7 +27,7 @@ pub const PAGE: usize = 4096;
 pub const PAGE_SECTORS: u32 = (PAGE as u64 / SECTOR_SIZE) as u32;
 
 /// Address space of a slab. Reserved only; memory is used where pieces are touched.
-pub const SLAB_BYTES: usize = 64 << 30;
+pub const SLAB_BYTES: usize = 512 << 30;
 
 /// The part of the slab that is never written, so reads as zeroes and takes no memory: the source of zeroes for
 /// WRITE_ZEROES. As long as the longest part.

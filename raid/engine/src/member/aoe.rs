@@ -277,6 +277,17 @@ pub(super) struct Aoe {
     silence: Duration,
     /// Copies of writes of an earlier run of the array may be in the network until then: nothing is written.
     quiet_until: Duration,
+    /// The time of the last pump.
+    now: Duration,
+}
+
+impl Drop for Aoe {
+    /// Gives back what credits the initiator holds: other owners of the devices live on.
+    fn drop(&mut self) {
+        for open in &self.open {
+            self.driver.initiator().close(self.now, open.device);
+        }
+    }
 }
 
 impl fmt::Debug for Aoe {
@@ -303,6 +314,7 @@ impl Aoe {
             serial: 0,
             silence,
             quiet_until,
+            now,
         })
     }
 
@@ -317,6 +329,10 @@ impl Aoe {
             self.detach(handle, now);
         }
         let (address, credits) = (disk.address, Arc::clone(&disk.credits));
+        // Another disk may be at the address of one that was lost: the initiator is to learn anew who is there.
+        for lost in self.open.iter().filter(|open| open.address == address) {
+            self.driver.initiator().close(now, lost.device);
+        }
         let device = self.driver.initiator().open(now, address, credits);
         if now < self.quiet_until {
             self.driver.initiator().close_range(now, address, Lba(0), u64::MAX, self.quiet_until);
@@ -327,6 +343,7 @@ impl Aoe {
     pub(super) fn detach(&mut self, handle: MemberHandle, now: Duration) {
         if let Some(at) = self.open.iter().position(|open| open.handle == handle) {
             let open = self.open.swap_remove(at);
+            // Closing a device that was closed already does nothing: its name is not used again.
             self.driver.initiator().close(now, open.device);
         }
     }
@@ -419,6 +436,7 @@ impl Aoe {
 
     /// Receives, sends, and collects what has ended.
     pub(super) fn pump(&mut self, now: Duration, done: &mut Vec<Done>) {
+        self.now = now;
         loop {
             self.driver.pump(now, &mut self.slots);
             self.collect(now);
@@ -465,7 +483,8 @@ impl Aoe {
                 Event::Answers { device } => self.tell(device, MemberEvent::Answers, events),
                 Event::Gone { device } => {
                     if let Some(open) = self.of(device) {
-                        open.found = false;
+                        // Its being found again is what ends the silence.
+                        (open.found, open.told_silent) = (false, true);
                     }
                     self.tell(device, MemberEvent::Gone, events);
                 }

@@ -45,6 +45,10 @@ impl FileDisk {
         let mut file = OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path)?;
         let bytes = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
         let sectors = Sectors(bytes / SECTOR_SIZE);
+        if kind.is_block_device() && u64::from(rustix::fs::ioctl_blksszget(&file)?) != SECTOR_SIZE {
+            let text = "its logical sectors have more than 512 bytes, which arrays of 512-byte sectors cannot use";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
         Ok(FileDisk { file, path: path.to_path_buf(), sectors })
     }
 
@@ -168,7 +172,7 @@ impl Files {
     /// The kernel's answer for a slot; `None` when the rest of the operation has been queued.
     fn completed(&mut self, index: usize, result: i32) -> Option<IoStatus> {
         let slot = &mut self.slots[index];
-        let path = slot.disk.as_ref().expect("a slot in use has its disk").path.clone();
+        let path = &slot.disk.as_ref().expect("a slot in use has its disk").path;
         if result < 0 {
             let error = io::Error::from_raw_os_error(-result);
             if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) {

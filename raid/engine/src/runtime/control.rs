@@ -15,13 +15,14 @@ use raid_core::units::{DataIndex, Sector};
 
 use super::bufs::Bufs;
 use super::{Shared, ToArray, WorkerMsg};
+use crate::array::MemberEvent;
 use crate::array::{
     self, Array, Command, CommandError, CommandErrorKind, CommandId, Detail, Effect, Input, LogLevel, MetaId, MetaOp,
     SyncRun,
 };
 use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, DeviceEvent, Devices};
-use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
+use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
 use crate::message::{ClientId, IoStatus, MemberHandle, Part, PartOp, WorkerId};
 use crate::slab::{Buf, Piece};
 use crate::sync::Ordering;
@@ -53,21 +54,51 @@ pub(super) enum Ask {
 
 /// Commands on their way to the control thread.
 #[derive(Debug, Default)]
-pub(super) struct Asks(Mutex<VecDeque<Ask>>);
+pub(super) struct Asks(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    asks: VecDeque<Ask>,
+    /// The array has ended: nobody answers any more.
+    closed: bool,
+}
+
+/// Why an ask was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAsked {
+    /// Too many are waiting.
+    Full,
+    /// The array has ended.
+    Ended,
+}
 
 impl Asks {
-    /// Queues one; false when there are too many.
-    pub(super) fn push(&self, ask: Ask) -> bool {
-        let mut asks = self.0.lock().expect("no panic while held");
-        let room = asks.len() < COMMANDS_MAX;
-        if room {
-            asks.push_back(ask);
+    /// Queues one.
+    pub(super) fn push(&self, ask: Ask) -> Result<(), NotAsked> {
+        let mut waiting = self.0.lock().expect("no panic while held");
+        if waiting.closed {
+            return Err(NotAsked::Ended);
         }
-        room
+        if waiting.asks.len() >= COMMANDS_MAX {
+            return Err(NotAsked::Full);
+        }
+        waiting.asks.push_back(ask);
+        Ok(())
     }
 
     fn pop(&self) -> Option<Ask> {
-        self.0.lock().expect("no panic while held").pop_front()
+        self.0.lock().expect("no panic while held").asks.pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().expect("no panic while held").asks.is_empty()
+    }
+
+    /// Answers whoever still waits by hanging up.
+    fn close(&self) {
+        let mut waiting = self.0.lock().expect("no panic while held");
+        waiting.closed = true;
+        waiting.asks.clear();
     }
 }
 
@@ -88,6 +119,10 @@ pub(super) struct ControlThread {
     meta: HashMap<MemberRequestId, Meta>,
     bufs: Bufs,
     answers: HashMap<CommandId, Answer>,
+    /// By member: owners whose requests are overdue.
+    silent: HashMap<MemberHandle, Vec<Owner>>,
+    /// A metadata request was submitted since the devices were last pumped.
+    sent: bool,
     next_command: u64,
     next_handle: u16,
     next_worker: usize,
@@ -120,6 +155,8 @@ impl ControlThread {
             meta: HashMap::new(),
             bufs,
             answers: HashMap::new(),
+            silent: HashMap::new(),
+            sent: false,
             next_command: 0,
             next_handle,
             next_worker: 0,
@@ -132,10 +169,12 @@ impl ControlThread {
 
     /// Runs until the array has ended; answers with the exit status.
     pub(super) fn run(mut self) -> i32 {
+        let _guard = super::AbortOnPanic;
         let start = self.shared.start;
         loop {
             let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
             if let Err(exit) = self.step(start.elapsed(), wall) {
+                self.asks.close();
                 return exit;
             }
             self.sleep(start);
@@ -151,6 +190,10 @@ impl ControlThread {
         if !self.begun || self.array.wake_at().is_some_and(|at| at <= now) {
             self.begun = true;
             self.turn(Input::Timer);
+        }
+        // What those turns submitted leaves now, not when something next arrives.
+        while std::mem::take(&mut self.sent) {
+            self.pump();
         }
         self.exit.map_or(Ok(self.wake_at(now)), Err)
     }
@@ -176,7 +219,10 @@ impl ControlThread {
         while let Some(msg) = self.shared.to_array.pop() {
             self.turn(match msg {
                 ToArray::Report(worker, report) => Input::Report(worker, report),
-                ToArray::Member(handle, event) => Input::Member(handle, event),
+                ToArray::Member(owner, handle, event) => {
+                    self.member_event(owner, handle, event);
+                    continue;
+                }
                 ToArray::Sync(reply) => {
                     Input::SyncDone { request: reply.request, status: reply.status, mismatches: reply.mismatches }
                 }
@@ -194,8 +240,8 @@ impl ControlThread {
         self.devices.events(now, &mut events);
         for event in events {
             match event {
-                DeviceEvent::Member(handle, event) => self.turn(Input::Member(handle, event)),
-                wake @ DeviceEvent::Wake(_) => self.shared.pass(wake),
+                DeviceEvent::Member(handle, event) => self.member_event(Owner::Control, handle, event),
+                DeviceEvent::Wake(owner) => self.shared.wake(owner),
             }
         }
         while let Some(done) = self.done.pop() {
@@ -208,6 +254,19 @@ impl ControlThread {
                 self.bufs.give(buf);
             }
             self.turn(Input::MetaDone { id: MetaId(done.id.0), status: done.status, data });
+        }
+    }
+
+    /// A member is silent as long as any owner's request to it is overdue: one owner's answer is not another's.
+    fn member_event(&mut self, owner: Owner, handle: MemberHandle, event: MemberEvent) {
+        let waiting = self.silent.entry(handle).or_default();
+        match event {
+            MemberEvent::Silent { .. } | MemberEvent::Gone if !waiting.contains(&owner) => waiting.push(owner),
+            MemberEvent::Answers => waiting.retain(|other| *other != owner),
+            _ => {}
+        }
+        if event != MemberEvent::Answers || waiting.is_empty() {
+            self.turn(Input::Member(handle, event));
         }
     }
 
@@ -247,6 +306,7 @@ impl ControlThread {
                 }
             }
             Effect::Released(handle) => {
+                self.silent.remove(&handle);
                 self.devices.detach(handle, self.now);
                 self.tell_workers(|| WorkerMsg::Detach(handle));
             }
@@ -283,6 +343,7 @@ impl ControlThread {
         }
         let request = MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32 };
         let now = self.now;
+        self.sent = true;
         self.devices.submit(now, &request, &segs, &mut self.done);
     }
 
@@ -353,6 +414,14 @@ impl ControlThread {
             let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Busy, text }));
             return;
         }
+        // Before any channel is opened: opening one would end the one that is in use.
+        let rows = self.detail().devices;
+        let lost = |state: &str| state.contains("missing") || state.contains("faulty");
+        if rows.iter().any(|row| row.device.as_deref() == Some(&name) && !lost(&row.state)) {
+            let text = format!("{name} is in the array already");
+            let _ = answer.try_send(Err(CommandError { kind: CommandErrorKind::Busy, text }));
+            return;
+        }
         let handle = MemberHandle(self.next_handle);
         self.next_handle += 1;
         if let Err(error) = self.devices.attach(handle, &device, self.now) {
@@ -369,7 +438,7 @@ impl ControlThread {
         let wake = &self.shared.array_wake;
         wake.announce();
         let waiting = !self.shared.to_array.is_empty() || !self.done.is_empty();
-        let waiting = waiting || !self.asks.0.lock().expect("no panic while held").is_empty();
+        let waiting = waiting || !self.asks.is_empty();
         let now = start.elapsed();
         let timeout = self.wake_at(now).saturating_sub(now);
         if waiting || timeout.is_zero() {

@@ -31,7 +31,7 @@ use crate::array::MemberEvent;
 use crate::member::Owner;
 use crate::member::aoe::Traffic;
 use crate::member::aoe::paths::DevicePaths;
-use crate::member::devices::{Device, DeviceEvent, Devices};
+use crate::member::devices::{Device, Devices};
 use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::Regions;
 use crate::slab::{PAGE, Slab};
@@ -67,11 +67,23 @@ pub(crate) enum WorkerMsg {
     End,
 }
 
+/// Ends the process when its thread panics: a worker or control thread that is gone would leave clients waiting for ever, and superblocks
+/// that nobody keeps.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// To the array's thread.
 #[derive(Debug)]
 pub(crate) enum ToArray {
     Report(WorkerId, Report),
-    Member(MemberHandle, MemberEvent),
+    Member(Owner, MemberHandle, MemberEvent),
     Sync(PartReply),
 }
 
@@ -183,16 +195,15 @@ impl Shared {
         }
     }
 
-    /// Passes on what a device's channel brought.
-    fn pass(&self, event: DeviceEvent) {
-        match event {
-            DeviceEvent::Member(handle, event) => self.tell_array(ToArray::Member(handle, event)),
-            DeviceEvent::Wake(Owner::Worker(id)) => {
+    /// Wakes an owner that was given a credit.
+    fn wake(&self, owner: Owner) {
+        match owner {
+            Owner::Worker(id) => {
                 if let Some(worker) = self.workers.get(usize::from(id.0)) {
                     worker.wake.notify();
                 }
             }
-            DeviceEvent::Wake(Owner::Control | Owner::Opener) => self.array_wake.notify(),
+            Owner::Control | Owner::Opener => self.array_wake.notify(),
         }
     }
 

@@ -13,7 +13,7 @@ use raid_core::units::Sectors;
 
 use super::bufs::Bufs;
 use super::client::Client;
-use super::control::{Ask, Asks, ControlThread};
+use super::control::{Ask, Asks, ControlThread, NotAsked};
 use super::topology::Cpu;
 use super::worker_thread::WorkerThread;
 use super::{Groups, Plan, Shared, Totals, Workers, open_client};
@@ -162,10 +162,13 @@ impl Running {
     }
 
     fn send(&self, ask: Ask) -> Result<(), CommandError> {
-        if !self.asks.push(ask) {
-            let text = "too many commands are waiting: try again".into();
-            return Err(CommandError { kind: CommandErrorKind::Busy, text });
-        }
+        self.asks.push(ask).map_err(|why| match why {
+            NotAsked::Ended => ended(),
+            NotAsked::Full => {
+                let text = "too many commands are waiting: try again".into();
+                CommandError { kind: CommandErrorKind::Busy, text }
+            }
+        })?;
         self.workers.shared.array_wake.notify();
         Ok(())
     }

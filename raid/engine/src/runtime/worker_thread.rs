@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::client::ClientShared;
 use super::topology::{self, Cpu};
 use super::{Shared, ToArray, WorkerMsg};
+use crate::member::Owner;
 use crate::member::devices::{DeviceEvent, Devices};
 use crate::message::{ClientId, PartReply};
 use crate::sync::Ordering;
@@ -32,6 +33,7 @@ pub(super) struct WorkerThread {
 
 impl WorkerThread {
     pub(super) fn run(mut self) {
+        let _guard = super::AbortOnPanic;
         if let Some(cpu) = self.cpu
             && !topology::pin(cpu)
         {
@@ -84,11 +86,20 @@ impl WorkerThread {
             }
         }
         self.devices.pump(now, &mut self.inputs.done);
-        self.devices.events(now, &mut self.events);
-        for event in self.events.drain(..) {
-            self.shared.pass(event);
-        }
+        self.pass_events(now);
         true
+    }
+
+    /// Passes on what the devices' channels brought: others may wait for it.
+    fn pass_events(&mut self, now: Duration) {
+        self.devices.events(now, &mut self.events);
+        let owner = Owner::Worker(self.shared.workers[self.index].id);
+        for event in self.events.drain(..) {
+            match event {
+                DeviceEvent::Member(handle, event) => self.shared.tell_array(ToArray::Member(owner, handle, event)),
+                DeviceEvent::Wake(owner) => self.shared.wake(owner),
+            }
+        }
     }
 
     fn take_parts(&mut self) {
@@ -119,6 +130,8 @@ impl WorkerThread {
         }
         effects.segs.clear();
         self.devices.pump(now, &mut self.inputs.done);
+        self.pass_events(now);
+        let effects = &mut self.effects;
         let id = self.shared.workers[self.index].id;
         for report in effects.reports.drain(..) {
             self.shared.tell_array(ToArray::Report(id, report));

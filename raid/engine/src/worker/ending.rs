@@ -126,9 +126,13 @@ impl Worker {
         if !status.is_ok() {
             run.missed.insert(member);
             // Of a device that is absent by now the array has recorded that it misses writes.
-            if status == IoStatus::Cancelled {
+            if matches!(status, IoStatus::Cancelled | IoStatus::Gone) {
+                // A member that is gone may come back as it was: then it gets what it missed.
                 run.resend.insert(member);
-            } else if present {
+            }
+            if status == IoStatus::Gone && present {
+                effects.reports.push(Report::MemberError { handle, status });
+            } else if status != IoStatus::Cancelled && present {
                 run.failed.push(handle);
                 effects.reports.push(Report::MemberError { handle, status });
             }

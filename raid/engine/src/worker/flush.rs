@@ -22,7 +22,9 @@ pub(super) struct Flushes {
     pub(super) failed: Vec<MemberHandle>,
     /// Devices that were found restarted, and how often they had been in the view: the flush waits until the array has decided about them.
     restarted: Vec<(MemberHandle, u32)>,
-    /// A restarted device stays: the flush is repeated.
+    /// Devices that are gone: the flush waits until they are absent, or back.
+    gone: Vec<MemberHandle>,
+    /// A restarted device stays, or one that was gone is back: the flush is repeated.
     again: bool,
     /// Not every member has carried the flush out.
     is_partial: bool,
@@ -41,6 +43,7 @@ impl Worker {
         std::mem::swap(&mut self.flushes.waiting, &mut self.flushes.active);
         self.flushes.failed.clear();
         self.flushes.restarted.clear();
+        self.flushes.gone.clear();
         self.flushes.again = false;
         self.flushes.is_partial = false;
         if self.view.suspended {
@@ -63,6 +66,8 @@ impl Worker {
         let place = self.view.members.iter().find(|m| m.handle == handle && m.state != MemberState::Absent);
         if let (false, Some(place)) = (status.is_ok(), place) {
             match status {
+                // It may come back, and has then still to be flushed.
+                IoStatus::Gone => self.flushes.gone.push(handle),
                 IoStatus::Restarted => self.flushes.restarted.push((handle, place.restarts)),
                 _ => self.flushes.failed.push(handle),
             }
@@ -88,7 +93,7 @@ impl Worker {
             let Flushes { waiting, active, .. } = &mut self.flushes;
             waiting.append(active);
             return;
-        } else if !self.flushes.restarted.is_empty() {
+        } else if !self.flushes.restarted.is_empty() || !self.flushes.gone.is_empty() {
             return;
         } else if self.flushes.again && self.flushes.failed.is_empty() {
             let Flushes { waiting, active, .. } = &mut self.flushes;
@@ -108,8 +113,15 @@ impl Worker {
     pub(super) fn flush_sees_view(&mut self) {
         let view = &self.view;
         let place = |h: MemberHandle| view.members.iter().find(|m| m.handle == h && m.state != MemberState::Absent);
-        let Flushes { failed, restarted, again, .. } = &mut self.flushes;
+        let Flushes { failed, restarted, gone, again, .. } = &mut self.flushes;
         failed.retain(|handle| place(*handle).is_some());
+        gone.retain(|handle| match place(*handle).map(|place| place.state) {
+            Some(MemberState::InSync | MemberState::Recovering { .. }) => {
+                *again = true;
+                false
+            }
+            state => state.is_some(),
+        });
         restarted.retain(|(handle, before)| match place(*handle) {
             Some(place) if place.restarts != *before => {
                 *again = true;

@@ -1,6 +1,6 @@
 //! What operators see of AoE members: each device, and each path to it, as the initiators of an array see them.
 //!
-//! Made by [`Aoe::look`], one list per owner; [`merge`] joins the lists of all owners of an array. Not on the data path: it allocates.
+//! Each owner's initiator makes a list; [`merge`] joins the lists of all owners of an array. Not on the data path: it allocates.
 
 use std::time::Duration;
 

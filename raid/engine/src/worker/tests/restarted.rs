@@ -114,3 +114,19 @@ fn a_restarted_member_that_is_given_up_is_not_waited_for() {
     scene.view(|view| view.members[2].state = MemberState::Absent);
     assert_eq!(scene.replies(), [IoStatus::Ok], "the others hold all data");
 }
+
+#[test]
+fn a_member_that_was_gone_and_is_back_is_flushed_again() {
+    let mut scene = Scene::new();
+    for (handle, id) in scene.flushes() {
+        let status = if handle == 1 { IoStatus::Gone } else { IoStatus::Ok };
+        scene.inputs.done.push(Done { id, status, closed_until: None });
+    }
+    scene.turn();
+    scene.view(|view| view.members[1].state = MemberState::Silent);
+    assert_eq!((scene.replies(), scene.flushes().len()), (vec![], 0));
+    scene.view(|view| view.members[1].state = MemberState::InSync);
+    assert_eq!(scene.replies(), []);
+    scene.answer(None);
+    assert_eq!(scene.replies(), [IoStatus::Ok]);
+}
