@@ -58,12 +58,14 @@ pub struct AoeDisk {
     credits: Arc<Credits>,
     sectors: Sectors,
     durability: Durability,
+    /// Taken at its word that a flush is one, whatever it shows.
+    trusted: bool,
 }
 
 impl AoeDisk {
     /// A device whose properties are known without asking, as in a simulation; [`find`] asks.
     pub fn known(links: Arc<dyn Links>, address: Address, sectors: Sectors, durability: Durability) -> AoeDisk {
-        AoeDisk { links, address, credits: Arc::new(Credits::new()), sectors, durability }
+        AoeDisk { links, address, credits: Arc::new(Credits::new()), sectors, durability, trusted: false }
     }
 
     /// Its size.
@@ -87,6 +89,7 @@ impl AoeDisk {
             links: Arc::clone(&self.links),
             credits: Arc::clone(&self.credits),
             durability: Durability::Durable,
+            trusted: true,
             ..*self
         }
     }
@@ -262,6 +265,8 @@ struct Open {
     told_silent: bool,
     /// Since when a request waits for it to be found.
     wanted: Option<Duration>,
+    /// Its flushes are flushes, as the operator says.
+    trusted: bool,
 }
 
 /// One owner's initiator and what it has outstanding.
@@ -337,7 +342,15 @@ impl Aoe {
         if now < self.quiet_until {
             self.driver.initiator().close_range(now, address, Lba(0), u64::MAX, self.quiet_until);
         }
-        self.open.push(Open { handle, address, device, found: false, told_silent: false, wanted: None });
+        self.open.push(Open {
+            handle,
+            address,
+            device,
+            found: false,
+            told_silent: false,
+            wanted: None,
+            trusted: disk.trusted,
+        });
     }
 
     pub(super) fn detach(&mut self, handle: MemberHandle, now: Duration) {
@@ -490,6 +503,11 @@ impl Aoe {
                 }
                 Event::Restarted { device } => self.tell(device, MemberEvent::Restarted, events),
                 Event::Fenced { device } => self.tell(device, MemberEvent::Fenced, events),
+                Event::DurabilityChanged { device, durability: Durability::Volatile(_) } => {
+                    if self.of(device).is_some_and(|open| !open.trusted) {
+                        self.tell(device, MemberEvent::Volatile, events);
+                    }
+                }
                 Event::Unusable { device, .. }
                 | Event::SizeChanged { device, .. }
                 | Event::DurabilityChanged { device, .. }

@@ -100,8 +100,6 @@ impl Worker {
             run.failed.retain(present);
         }
         self.ios.cancel(effects, |io| match state_of(view, io.handle) {
-            // What has not left yet is not to leave.
-            _ if view.read_only && io.op == MemberOp::Write => true,
             MemberState::Absent => true,
             MemberState::Silent => io.op == MemberOp::Read || abandon,
             MemberState::InSync | MemberState::Recovering { .. } => false,
