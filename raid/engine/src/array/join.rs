@@ -20,7 +20,9 @@ fn refused<T>(kind: CommandErrorKind, text: impl Into<String>) -> Result<T, Comm
 }
 
 fn fenced() -> CommandError {
-    CommandError::new(CommandErrorKind::ReadOnly, "another host has reserved the members: run with --takeover")
+    let text = "another host has reserved the members: stop the array, take them back with `etherraid reserve --set self \
+                --force` and run it again";
+    CommandError::new(CommandErrorKind::ReadOnly, text)
 }
 
 impl Array {

@@ -109,7 +109,8 @@ impl Array {
             self.fenced = true;
             self.sync.interrupt();
             let text = format!(
-                "{name}: reserved by another host; the array writes nothing more, take it back with run --takeover"
+                "{name}: reserved by another host; the array writes nothing more: stop it, take its members back with \
+                 `etherraid reserve --set self --force` and run it again"
             );
             effects.push(Effect::Log(LogLevel::Error, text));
         }

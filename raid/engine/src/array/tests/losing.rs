@@ -396,7 +396,9 @@ fn fenced_by_worker_event_or_metadata_write() {
         assert!(world.trace.iter().all(|what| what == "view"), "{:?}", world.trace);
         assert!(world.detail().fenced);
         let id = world.command(Command::Fail(MemberHandle(3)));
-        assert!(world.answers[&id].is_err());
+        let refusal = &world.answers[&id].as_ref().unwrap_err().text;
+        let ways_out = [refusal, world.logs.iter().find(|text| text.contains("d2: reserved")).unwrap()];
+        assert!(ways_out.iter().all(|text| text.contains("`etherraid reserve --set self --force` and run it again")));
         let id = world.command(Command::Stop { abandon: false });
         world.settle();
         assert_eq!(world.stopped, Some(1));
