@@ -171,7 +171,7 @@ impl Array {
         self.geometry.members().len() - self.members.iter().filter(|m| m.is_available()).count()
     }
 
-    /// Whether every slot has a member that is in sync, or was before it was given up unrecorded.
+    /// Whether a slot has no member in sync. One being given up counts as gone already, silent ones do not.
     pub(super) fn is_degraded(&self) -> bool {
         let in_sync = self.members.iter().filter(|m| matches!(m.standing, Standing::InSync(_))).count();
         in_sync < self.geometry.members().len()
