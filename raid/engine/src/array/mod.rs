@@ -302,6 +302,10 @@ impl Array {
         if let Command::Stop { abandon } = command {
             return self.begin_stop(now, id, abandon);
         }
+        let added = match &command {
+            Command::Add { device, .. } => Some(device.handle),
+            _ => None,
+        };
         let result = match command {
             _ if self.stop.is_some() => Err(stop::stopping()),
             Command::Add { device, device_uuid } => self.add(id, device, device_uuid, effects),
@@ -315,6 +319,11 @@ impl Array {
         };
         if result.is_err() {
             self.answer(id, result, effects);
+            if let Some(handle) = added
+                && self.members.iter().all(|m| m.handle() != handle)
+            {
+                effects.push(Effect::Released(handle));
+            }
         }
     }
 

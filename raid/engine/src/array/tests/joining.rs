@@ -138,6 +138,35 @@ fn refusals_of_add() {
 }
 
 #[test]
+fn a_refused_device_is_let_go_of_unless_it_is_known() {
+    let mut world = World::new(Setup::default());
+    let known = world.add(0);
+    assert_eq!(kind(&world, known), CommandErrorKind::Busy);
+    assert!(world.released.is_empty());
+
+    world.add(9);
+    world.settle();
+    remove(&mut world, 9);
+    world.settle();
+    assert_eq!(world.released, [9]);
+    world.devices.get_mut(&9).unwrap().sectors = DEVICE - Sectors(1);
+    let small = world.add(9);
+    assert_eq!(kind(&world, small), CommandErrorKind::TooSmall);
+    assert_eq!(world.released, [9, 9]);
+
+    // Another channel to the place of a member.
+    let device = crate::array::Device { handle: MemberHandle(30), name: "d1".into(), sectors: DEVICE, volatile: false };
+    let again = world.command(Command::Add { device, device_uuid: [30; 16] });
+    assert_eq!(kind(&world, again), CommandErrorKind::Busy);
+    assert_eq!(world.released, [9, 9, 30]);
+
+    world.command(Command::Stop { abandon: false });
+    let late = world.add(10);
+    assert_eq!(kind(&world, late), CommandErrorKind::Stopping);
+    assert_eq!(world.stopped, Some(0));
+}
+
+#[test]
 fn a_candidate_that_fails_is_let_go_of() {
     // At its first read, and at its first write.
     for reads in 0..2 {
