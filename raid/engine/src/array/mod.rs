@@ -53,13 +53,14 @@ use crate::message::{IoStatus, MemberHandle, MemberState, MemberView, Report, To
 use commit::Commit;
 use loss::Probe;
 use mark::Mark;
-use member::{Loss, Member, Progress, Return, Standing};
+use member::{Loss, MEMBERS_KNOWN_MAX, Member, Progress, Return, Standing};
 use record::Record;
 use resync::Sync;
 use stop::Stop;
 
-/// Steps until nothing changes; more rounds than this are a fault of this module.
-const ROUNDS_MAX: usize = 64;
+/// Steps until nothing changes; more rounds than this are a fault of this module. Some steps take one device at a time: a round
+/// each to be given up, to have its requests cancelled, to be looked at, and to have its command answered.
+const ROUNDS_MAX: usize = 4 * MEMBERS_KNOWN_MAX + 64;
 
 /// A metadata request that has not ended.
 #[derive(Clone, Copy, Debug)]

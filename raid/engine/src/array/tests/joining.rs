@@ -6,7 +6,7 @@ use raid_core::md::Role;
 use raid_core::units::{Sector, Sectors};
 
 use super::world::{DEVICE, Setup, World};
-use crate::array::{Command, CommandErrorKind};
+use crate::array::{Command, CommandErrorKind, MemberEvent};
 use crate::message::{IoStatus, MemberHandle, MemberState};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -164,6 +164,18 @@ fn a_refused_device_is_let_go_of_unless_it_is_known() {
     let late = world.add(10);
     assert_eq!(kind(&world, late), CommandErrorKind::Stopping);
     assert_eq!(world.stopped, Some(0));
+}
+
+#[test]
+fn all_commands_that_a_fence_ends_are_answered_at_once() {
+    let mut world = World::new(Setup::default());
+    world.try_crashes = false;
+    world.silence(0);
+    let ids: Vec<_> = (100..220).map(|handle| world.add(handle)).collect();
+    world.settle();
+    assert!(ids.iter().all(|id| !world.answers.contains_key(id)), "not recorded while a member is silent");
+    world.event(1, MemberEvent::Fenced);
+    assert!(ids.iter().all(|id| kind(&world, *id) == CommandErrorKind::ReadOnly));
 }
 
 #[test]
