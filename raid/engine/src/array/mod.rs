@@ -17,6 +17,7 @@
 //! - A view allows writes only while superblocks of every member that is not missing say dirty.
 //! - A view has a member absent only when superblocks of all others say so (or the array takes no writes).
 //! - No superblock is written while a member is silent, or the array suspended, fenced or read-only.
+//! - Device numbers of known devices differ, and fit in the role table.
 //! - Event counts only grow. Each command is answered once.
 //!
 //! Bounds: `MEMBERS_KNOWN_MAX` devices; one commit, one probe and one sync at a time; `PARTS_MAX` parts
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use raid_core::geometry::Geometry;
 use raid_core::md::Superblock;
+use raid_core::md::superblock::ROLES_MAX;
 use raid_core::units::{MemberIndex, Sector};
 
 pub use api::{
@@ -139,8 +141,9 @@ impl Array {
         let forced = members.iter().any(|m| m.is_active() && m.superblock.events + 1 < head.events);
         let resync_from = if forced { Some(Sector::ZERO) } else { head.resync_offset };
         let resync = resync_from.filter(|_| !start.read_only).map(|from| Progress::from(from, Duration::ZERO));
-        let numbers = members.iter().map(|m| m.superblock.dev_number + 1);
-        let dev_number_next = numbers.chain([u32::from(start.geometry.members().0)]).max().unwrap_or(0);
+        let numbers = members.iter().map(|m| m.superblock.dev_number).filter(|number| (*number as usize) < ROLES_MAX);
+        let lowest = u32::from(start.geometry.members().0);
+        let dev_number_next = numbers.max().map_or(lowest, |number| lowest.max(number + 1));
         let mut array = Self {
             events: head.events,
             updated_at: head.utime.seconds(),
@@ -179,12 +182,14 @@ impl Array {
             tunables: start.tunables,
             now: Duration::ZERO,
         };
+        let renumbered = array.renumber();
         let target = array.target();
-        if array
-            .members
-            .iter()
-            .filter(|m| m.is_used())
-            .all(|m| m.superblock.events == array.events && array.says(m, &target))
+        if !renumbered
+            && array
+                .members
+                .iter()
+                .filter(|m| m.is_used())
+                .all(|m| m.superblock.events == array.events && array.says(m, &target))
         {
             array.found = Some(target);
         }

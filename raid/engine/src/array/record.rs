@@ -92,6 +92,8 @@ impl Array {
         let devices = self.members.iter().filter_map(|m| Some((m.superblock.dev_number, entry(m)?)));
         let mut devices: Vec<_> = devices.collect();
         devices.sort_unstable_by_key(|(number, _)| *number);
+        assert!(devices.windows(2).all(|pair| pair[0].0 < pair[1].0), "two devices with one number: {devices:?}");
+        assert!(devices.last().is_none_or(|(number, _)| (*number as usize) < ROLES_MAX), "no role: {devices:?}");
         let resync_offset = match self.resync {
             _ if self.mark.wants_dirty() => Sector::ZERO,
             Some(resync) => resync.recorded,
@@ -157,15 +159,31 @@ impl Array {
             && (0..numbers as u32).all(agrees)
     }
 
-    /// A device number that no device has had while the array ran.
+    /// A device number that no known device has, and until the table is full none that has been known.
     pub(super) fn free_dev_number(&self) -> u32 {
-        if (self.dev_number_next as usize) < ROLES_MAX {
-            return self.dev_number_next;
-        }
-        // The table is full: the lowest that no known device has.
         let known = |number: &u32| self.members.iter().any(|m| m.superblock.dev_number == *number);
         let lowest = u32::from(self.geometry.members().0);
-        (lowest..).find(|number| !known(number)).expect("fewer devices are known than there are numbers")
+        let mut numbers = (self.dev_number_next..ROLES_MAX as u32).chain(lowest..);
+        numbers.find(|number| !known(number)).expect("fewer devices are known than there are numbers")
+    }
+
+    /// Gives devices without a slot other numbers where theirs do not fit in the role table or belong to others: numbers are used
+    /// again once a device is forgotten, and it may turn up later. Whether there were any.
+    pub(super) fn renumber(&mut self) -> bool {
+        let mut changed = false;
+        for index in 0..self.members.len() {
+            let number = self.members[index].superblock.dev_number;
+            let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
+            let held = others.any(|(other, m)| m.superblock.dev_number == number && (m.is_active() || other < index));
+            if self.members[index].is_active() || (number as usize) < ROLES_MAX && !held {
+                continue;
+            }
+            let free = self.free_dev_number();
+            self.members[index].superblock.dev_number = free;
+            self.dev_number_next = free + 1;
+            changed = true;
+        }
+        changed
     }
 
     /// The superblock of a device that is new to the array, or why it does not fit.

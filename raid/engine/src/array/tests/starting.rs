@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use raid_core::md::assemble::Options;
+use raid_core::md::superblock::ROLES_MAX;
 use raid_core::md::{Role, Superblock};
 use raid_core::units::Sector;
 
 use super::world::{FakeDevice, Setup, World, created};
-use crate::message::MemberState;
+use crate::array::Command;
+use crate::message::{MemberHandle, MemberState};
 
 const SECOND: Duration = Duration::from_secs(1);
 const FORCE: Options = Options {
@@ -102,4 +104,74 @@ fn a_spare_of_mdadm_is_marked_as_not_rebuilt_before_it_gets_a_slot() {
     let again = World::from_devices(Setup::default(), world.devices, &Options::default());
     assert!(again.trace.is_empty());
     assert_eq!(again.superblock(0).events, events);
+}
+
+#[test]
+fn a_stale_device_whose_number_was_given_away_gets_another() {
+    let mut world = World::new(Setup::default());
+    world.try_crashes = false;
+    world.command(Command::Fail(MemberHandle(1)));
+    world.settle();
+    world.add(9);
+    world.settle();
+    assert_eq!((world.superblock(9).dev_number, world.role(9)), (4, Role::Active(1)));
+
+    // A run without it forgets it, and its number goes to another.
+    let mut devices = world.devices;
+    devices.remove(&1);
+    let old = devices.remove(&9).unwrap();
+    let mut world = World::from_devices(Setup::default(), devices, &Options { run: true, ..Options::default() });
+    world.try_crashes = false;
+    world.settle();
+    world.add(10);
+    world.settle();
+    assert_eq!((world.superblock(10).dev_number, world.role(10)), (4, Role::Active(1)));
+
+    let mut devices = world.devices;
+    devices.insert(9, old);
+    let mut world = World::from_devices(Setup::default(), devices, &Options::default());
+    world.try_crashes = false;
+    world.settle();
+    assert_eq!(world.superblock(9).dev_number, 5);
+    for handle in [0, 2, 3, 9, 10] {
+        let superblock = world.superblock(handle);
+        assert_eq!((superblock.role_of(4), superblock.role_of(5)), (Role::Active(1), Role::Spare));
+    }
+    assert_eq!(world.superblock(9).role(), Role::Spare);
+    assert_eq!(world.superblock(9).events, world.superblock(0).events);
+}
+
+#[test]
+fn spares_get_numbers_that_differ_and_fit() {
+    for number in [4, 1919, ROLES_MAX as u32, u32::MAX] {
+        let setup = Setup { spares: 2, ..Setup::default() };
+        let mut devices = created(&setup);
+        for handle in [4, 5] {
+            change(devices.get_mut(&handle).unwrap(), |superblock| superblock.dev_number = number);
+        }
+        let mut world = World::from_devices(setup, devices, &Options::default());
+        world.try_crashes = false;
+        world.settle();
+        let rows = world.detail().devices;
+        let mut numbers: Vec<_> = rows.iter().map(|row| row.number.unwrap()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), rows.len(), "number {number}");
+        assert!(numbers.iter().all(|number| (*number as usize) < ROLES_MAX), "{numbers:?}");
+    }
+}
+
+#[test]
+fn numbers_that_are_used_again_belong_to_nobody() {
+    let setup = Setup { spares: 2, ..Setup::default() };
+    let mut devices = created(&setup);
+    change(devices.get_mut(&4).unwrap(), |superblock| superblock.dev_number = ROLES_MAX as u32 - 1);
+    let mut world = World::from_devices(setup, devices, &Options::default());
+    world.try_crashes = false;
+    for handle in 20..23 {
+        world.add(handle);
+        world.settle();
+    }
+    let numbers: Vec<_> = world.detail().devices.iter().skip(4).map(|row| row.number.unwrap()).collect();
+    assert_eq!(numbers, [5, ROLES_MAX as u32 - 1, 4, 6, 7]);
 }
