@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MEMBER", value_parser = parse_member)]
     durable: Vec<MemberSpec>,
 
-    /// Set a tunable
+    /// Set a tunable; `etherraid tune --help` lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
     set: Vec<String>,
 
