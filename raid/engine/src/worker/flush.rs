@@ -46,7 +46,7 @@ impl Worker {
         self.flushes.gone.clear();
         self.flushes.again = false;
         self.flushes.is_partial = false;
-        if self.view.suspended {
+        if self.view.abandon {
             return self.reply_flushed(IoStatus::Stopped, effects);
         }
         for place in &self.view.members {

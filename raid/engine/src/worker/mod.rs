@@ -372,6 +372,10 @@ impl Worker {
         let member = self.geometry.data_member(part.stripe, part.data);
         let id = self.parts.put(PartSlot::new(part, region, member));
         match part.op {
+            _ if self.view.abandon => {
+                self.parts[id].status = IoStatus::Stopped;
+                self.end_part(id, effects);
+            }
             PartOp::Read => self.accept_read(id),
             PartOp::Write { .. } if self.view.read_only => {
                 self.parts[id].status = IoStatus::ReadOnly;

@@ -62,7 +62,7 @@ impl Worker {
                 if self.runs[id].needs_mark() {
                     self.want_write(effects);
                 }
-                self.hold(id, effects);
+                self.held.push(id);
             }
             Verdict::Split => self.split(id, effects),
             Verdict::End(status) => self.finish(id, status, effects),
@@ -79,6 +79,9 @@ impl Worker {
     fn decide(&self, id: u32) -> Verdict {
         let run = &self.runs[id];
         let view = &self.view;
+        if view.abandon {
+            return Verdict::End(IoStatus::Stopped);
+        }
         if view.read_only && run.is_write() {
             return Verdict::End(IoStatus::ReadOnly);
         }
@@ -172,13 +175,6 @@ impl Worker {
             self.want_write_sent = true;
             effects.reports.push(Report::WantWrite);
         }
-    }
-
-    fn hold(&mut self, id: u32, effects: &mut Effects) {
-        if self.view.abandon {
-            return self.finish(id, IoStatus::Stopped, effects);
-        }
-        self.held.push(id);
     }
 
     /// Makes two runs of one and starts both.

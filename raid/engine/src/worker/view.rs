@@ -102,7 +102,8 @@ impl Worker {
         self.ios.cancel(effects, |io| match state_of(view, io.handle) {
             MemberState::Absent => true,
             MemberState::Silent => io.op == MemberOp::Read || abandon,
-            MemberState::InSync | MemberState::Recovering { .. } => false,
+            // The array looks at members no more: nobody would notice that one has fallen silent.
+            MemberState::InSync | MemberState::Recovering { .. } => abandon,
         });
         self.flush_sees_view();
     }

@@ -497,3 +497,23 @@ fn a_merged_write_that_fails_while_the_array_is_suspended_is_sent_again_later() 
     assert!(!world.reports.iter().any(|r| matches!(r, Report::MemberError { .. })));
     world.finish();
 }
+
+#[test]
+fn an_abandoned_array_waits_for_no_member() {
+    let mut world = world();
+    // Nobody has noticed yet that these do not answer.
+    for disk in &mut world.disks {
+        disk.mode = Mode::Silent;
+    }
+    let at = world.span().0;
+    let asked = [(PartOp::Read, at, 8), (PartOp::Write { fua: false }, at + 100, 8), (PartOp::Flush, 0, 0)];
+    world.submit(&asked);
+    world.settle();
+    world.array.view.suspended = true;
+    world.abandon();
+    world.settle();
+    world.submit(&asked);
+    world.settle();
+    assert_eq!(statuses(&world), [(IoStatus::Stopped, 6)]);
+    world.assert_idle();
+}
