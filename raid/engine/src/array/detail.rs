@@ -26,6 +26,8 @@ pub enum ArrayState {
     ActiveIdle,
     /// More members are gone than parity covers: writes wait.
     Suspended,
+    /// More members have failed than parity covers: writes, and reads that need them, end with errors.
+    Broken,
     /// Writes are refused.
     Readonly,
     /// The array has ended.
@@ -41,6 +43,7 @@ impl ArrayState {
             ArrayState::Active => "active",
             ArrayState::ActiveIdle => "active-idle",
             ArrayState::Suspended => "suspended",
+            ArrayState::Broken => "broken",
             ArrayState::Readonly => "readonly",
             ArrayState::Clear => "clear",
         }
@@ -180,6 +183,9 @@ impl Array {
         if self.ended {
             return ArrayState::Clear;
         }
+        if self.broken {
+            return ArrayState::Broken;
+        }
         if self.suspended {
             return ArrayState::Suspended;
         }
@@ -258,10 +264,12 @@ impl Array {
             line.push_str(", ");
             line.push_str(word);
         };
-        if self.degraded() > 0 {
+        if self.broken {
+            also("FAILED");
+        } else if self.degraded() > 0 {
             also("degraded");
         }
-        if self.suspended {
+        if self.suspended && !self.broken {
             also("suspended");
         }
         if self.fenced {

@@ -25,6 +25,11 @@ fn fenced() -> CommandError {
     CommandError::new(CommandErrorKind::ReadOnly, text)
 }
 
+fn broken() -> CommandError {
+    let text = "the array has lost more members than parity covers: stop it and run it again when they are mended";
+    CommandError::new(CommandErrorKind::Io, text)
+}
+
 impl Array {
     /// Commands that change members are refused while superblocks cannot follow.
     fn may_change(&self) -> Result<(), CommandError> {
@@ -32,6 +37,8 @@ impl Array {
             refused(CommandErrorKind::ReadOnly, "the array is read-only: run it without --readonly")
         } else if self.fenced {
             Err(fenced())
+        } else if self.broken {
+            Err(broken())
         } else if self.suspended {
             refused(CommandErrorKind::Busy, "the array is suspended: bring its members back first")
         } else {
@@ -299,6 +306,7 @@ impl Array {
                 }
                 // It will not be recorded any more.
                 (Waiting::Added(_) | Waiting::Failed(_) | Waiting::Removed(_), _) if self.fenced => Err(fenced()),
+                (Waiting::Added(_) | Waiting::Failed(_) | Waiting::Removed(_), _) if self.broken => Err(broken()),
                 _ => continue,
             };
             self.members[index].waiting = None;

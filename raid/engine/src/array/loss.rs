@@ -2,7 +2,7 @@
 //!
 //! Part of [`Array`]. A silent member is waited for; when its hold time is over all others are probed, and only if they answer
 //! is it given up as missing. Whenever more slots lack an answering, in-sync member than parity covers, the array
-//! is suspended and nobody is given up. Giving up is a decision only: the record of it is the metadata writer's work,
+//! is suspended and nobody is given up. Once more are given up than parity covers it is broken, and stays so. Giving up is a decision only: the record of it is the metadata writer's work,
 //! and workers are told when it is durable.
 
 use std::time::Duration;
@@ -177,8 +177,18 @@ impl Array {
         in_sync < self.geometry.members().len()
     }
 
-    /// Suspends the array or lets it go on. Whether that changed.
+    /// Suspends the array or lets it go on; breaks it if members that would have to come back never will, as what was given up
+    /// returns only by being rebuilt. Whether it was suspended or let go on.
     pub(super) fn step_suspend(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let lost = self.degraded() as usize;
+        if lost > self.geometry.parity_count() && !self.broken {
+            self.broken = true;
+            self.sync.interrupt();
+            let text = format!(
+                "broken: {lost} members are lost, more than parity covers; requests end with errors, superblocks stay as they are"
+            );
+            effects.push(Effect::Log(LogLevel::Error, text));
+        }
         let unavailable = self.slots_unavailable();
         let suspended = unavailable > self.geometry.parity_count();
         if suspended == self.suspended {

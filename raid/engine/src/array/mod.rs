@@ -16,7 +16,7 @@
 //! Invariants:
 //! - A view allows writes only while superblocks of every member that is not missing say dirty.
 //! - A view has a member absent only when superblocks of all others say so (or the array takes no writes).
-//! - No superblock is written while a member is silent, or the array suspended, fenced or read-only.
+//! - No superblock is written while a member is silent, or the array suspended, broken, fenced or read-only.
 //! - Device numbers of known devices differ, and fit in the role table.
 //! - Event counts only grow. Each command is answered once.
 //!
@@ -96,6 +96,8 @@ pub struct Array {
     read_only: bool,
     fenced: bool,
     suspended: bool,
+    /// More slots have lost their member than parity covers, so the array cannot go on.
+    broken: bool,
     ended: bool,
 
     /// The last event count given to a commit.
@@ -156,6 +158,7 @@ impl Array {
             read_only: start.read_only,
             fenced: false,
             suspended: false,
+            broken: false,
             ended: false,
             durable: None,
             found: None,
@@ -402,9 +405,6 @@ impl Array {
         let generation = self.view.generation.checked_add(1).expect("views are few");
         self.view = Arc::new(self.build_view(generation));
         self.note_absent();
-        if self.view.abandon {
-            self.stop_told(generation);
-        }
         effects.push(Effect::ToWorkers(ToWorker::View(Arc::clone(&self.view))));
     }
 
@@ -424,9 +424,9 @@ impl Array {
             generation,
             members: slots.map(|slot| self.slot_view(slot)).collect(),
             parity_trusted_below: self.resync.map_or(Sector(u64::MAX), |resync| resync.shown),
-            write_ok: self.mark.allows_writes() && !self.fenced && !self.read_only,
+            write_ok: self.mark.allows_writes() && !self.fenced && !self.read_only && !self.broken,
             suspended: self.suspended,
-            read_only: self.read_only || self.fenced,
+            read_only: self.read_only || self.fenced || self.broken,
             rmw_level: self.tunables.rmw_level,
             abandon: self.is_abandoned(),
         }

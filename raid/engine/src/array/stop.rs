@@ -1,7 +1,7 @@
 //! The end of an array.
 //!
 //! Part of [`Array`]; its state is [`Stop`]. Stopped well, sync has ended, the workers send nothing, members are flushed and
-//! superblocks say clean. A suspended or fenced array cannot be stopped well: what clients wait for ends with an error and
+//! superblocks say clean. A suspended, broken or fenced array cannot be stopped well: what clients wait for ends with an error and
 //! superblocks stay as they are, so the next start finds the array dirty. The same is done on demand while a member is silent.
 
 use std::time::Duration;
@@ -17,14 +17,12 @@ pub(super) struct Stop {
     commands: Vec<CommandId>,
     /// Superblocks are left dirty.
     abandon: bool,
-    /// The generation of the view that tells workers to abandon, once it is out.
-    told: Option<u32>,
 }
 
 impl Array {
     /// An operator wants the array to end.
     pub(super) fn begin_stop(&mut self, now: Duration, id: CommandId, abandon: bool) {
-        let stop = self.stop.get_or_insert(Stop { commands: Vec::new(), abandon: false, told: None });
+        let stop = self.stop.get_or_insert(Stop { commands: Vec::new(), abandon: false });
         stop.commands.push(id);
         stop.abandon |= abandon;
         self.sync.interrupt();
@@ -33,12 +31,13 @@ impl Array {
 
     /// Whether what is held is being given up.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.stop.as_ref().is_some_and(|stop| stop.abandon)
+        self.broken || self.stop.as_ref().is_some_and(|stop| stop.abandon)
     }
 
     /// Moves a stop on. Whether anything changed.
     pub(super) fn step_stop(&mut self, effects: &mut Vec<Effect>) -> bool {
-        let cut_off = self.suspended || self.fenced;
+        let cut_off = self.suspended || self.broken || self.fenced;
+        let workers_know = self.view.abandon && self.workers_done() >= self.view.generation;
         let Some(stop) = &mut self.stop else {
             return false;
         };
@@ -47,8 +46,7 @@ impl Array {
             return true;
         }
         if stop.abandon {
-            let told = stop.told;
-            if told.is_some_and(|told| self.workers_done() >= told) {
+            if workers_know {
                 effects.push(Effect::Log(LogLevel::Error, "stopped without marking the array clean".into()));
                 self.end(1, effects);
             }
@@ -82,15 +80,6 @@ impl Array {
             progress.recorded = progress.done;
         }
         moved
-    }
-
-    /// The view with this generation went out.
-    pub(super) fn stop_told(&mut self, generation: u32) {
-        if let Some(stop) = &mut self.stop
-            && stop.abandon
-        {
-            stop.told.get_or_insert(generation);
-        }
     }
 
     fn end(&mut self, exit: i32, effects: &mut Vec<Effect>) {

@@ -155,6 +155,9 @@ fn check_rest(world: &World) {
         return;
     }
     assert!(!world.is_waiting(0) && !world.is_waiting(1));
+    if detail.array_state == ArrayState::Broken {
+        return;
+    }
     assert_eq!(detail.array_state, ArrayState::Clean);
     assert_eq!(detail.sync_action, "idle");
     assert_eq!(detail.resync_start, None);

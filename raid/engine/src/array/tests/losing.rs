@@ -6,7 +6,7 @@ use raid_core::md::Role;
 use raid_core::units::Sector;
 
 use super::world::{Setup, World};
-use crate::array::{ArrayState, Command, Input, MemberEvent, Tunables};
+use crate::array::{ArrayState, Command, CommandErrorKind, Input, MemberEvent, Tunables};
 use crate::message::{IoStatus, MemberHandle, MemberState};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,17 +43,59 @@ fn a_failure_is_durable_before_the_member_is_absent() {
 }
 
 #[test]
-fn a_second_failure_suspends_and_is_never_recorded() {
+fn a_second_failure_breaks_the_array_and_is_never_recorded() {
+    // The first may have failed or gone missing: neither comes back without the second.
+    let firsts: [fn(&mut World); 2] = [
+        |world| world.member_error(1, IoStatus::Failed),
+        |world| {
+            world.silence(1);
+            world.pass(31 * SECOND);
+            world.unsilence(1);
+        },
+    ];
+    for first in firsts {
+        let mut world = writing();
+        world.set_stuck(1, true);
+        first(&mut world);
+        world.settle();
+        world.set_stuck(1, false);
+        world.silence(0);
+        world.settle();
+        world.write(0);
+        assert!(world.is_waiting(0), "held for a silent member");
+        world.trace.clear();
+        world.member_error(2, IoStatus::Failed);
+        assert!(world.view().abandon && world.view().read_only && !world.view().write_ok);
+        world.unsilence(0);
+        world.pass(100 * SECOND);
+        assert!(!world.is_waiting(0), "what is held ends");
+        assert!(world.trace.iter().all(|what| what == "view"), "{:?}", world.trace);
+        assert_eq!(world.superblock(0).role_of(2), Role::Active(2));
+        assert_eq!(world.array.array_state(), ArrayState::Broken);
+        assert_eq!(world.detail().state, "active, FAILED");
+        assert_eq!(world.logs.iter().filter(|text| text.starts_with("broken: 2 members")).count(), 1);
+
+        let id = world.add(9);
+        assert_eq!(world.answers[&id].as_ref().unwrap_err().kind, CommandErrorKind::Io);
+        let id = world.command(Command::Stop { abandon: false });
+        world.settle();
+        assert_eq!(world.answers[&id], Ok(()));
+        assert_eq!(world.stopped, Some(1));
+    }
+}
+
+#[test]
+fn commands_that_a_broken_array_cannot_record_are_answered() {
     let mut world = writing();
-    world.member_error(1, IoStatus::Failed);
-    world.settle();
-    world.trace.clear();
+    let id = world.command(Command::Fail(MemberHandle(1)));
     world.member_error(2, IoStatus::Failed);
-    assert!(world.view().suspended);
-    world.pass(100 * SECOND);
-    assert_eq!(world.trace, ["view"]);
-    assert_eq!(world.array.array_state(), ArrayState::Suspended);
-    assert_eq!(world.superblock(0).role_of(2), Role::Active(2));
+    assert_eq!(world.answers[&id].as_ref().unwrap_err().kind, CommandErrorKind::Io);
+    // Stopped before every worker knows.
+    let stop = world.command(Command::Stop { abandon: true });
+    assert_eq!(world.stopped, None);
+    world.settle();
+    assert_eq!(world.answers[&stop], Ok(()));
+    assert_eq!(world.stopped, Some(1));
 }
 
 #[test]
@@ -66,9 +108,9 @@ fn a_second_failure_before_the_first_is_recorded() {
             world.step();
         }
         world.member_error(2, IoStatus::Failed);
-        assert!(world.view().suspended);
+        assert_eq!(world.array.array_state(), ArrayState::Broken);
         world.pass(100 * SECOND);
-        assert!(world.view().suspended);
+        assert_eq!(world.array.array_state(), ArrayState::Broken);
         assert_eq!(world.role(2), Role::Active(2), "point {point}");
     }
 }

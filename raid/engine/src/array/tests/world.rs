@@ -266,7 +266,7 @@ impl World {
     pub(super) fn input(&mut self, input: Input) {
         let mut effects = Vec::new();
         self.array.turn(self.now, input, &mut effects);
-        self.suspended = self.array.array_state() == ArrayState::Suspended;
+        self.suspended = matches!(self.array.array_state(), ArrayState::Suspended | ArrayState::Broken);
         for effect in effects {
             self.effect(effect);
         }
@@ -406,7 +406,7 @@ impl World {
     fn try_write(&mut self, index: usize) {
         let worker = &self.workers[index];
         let view = Arc::clone(&worker.view);
-        if !worker.wants || view.suspended {
+        if !worker.wants || view.suspended && !view.abandon {
             return;
         }
         if view.read_only || view.abandon {
