@@ -1,0 +1,41 @@
+# Median of each figure over the rounds of a bench: reads the CSV of several runs, prints one CSV.
+#
+# Rows with the same mode, bs, group_thread_cnt and qd (columns 1 to 4) are rounds of one row; order is that of the first round.
+# errors (the last column) are summed, so that none is lost.
+
+BEGIN { FS = OFS = "," }
+
+$1 == "mode" {
+    if (!header++) print
+    next
+}
+
+{
+    key = $1 FS $2 FS $3 FS $4
+    if (!(key in rounds)) order[++rows] = key
+    round = ++rounds[key]
+    columns = NF
+    for (i = 5; i <= NF; i++) figure[key, i, round] = $i
+}
+
+function median(key, column, count,    i, j, value, sorted) {
+    for (i = 1; i <= count; i++) {
+        value = figure[key, column, i]
+        if (value == "") return ""
+        value += 0
+        for (j = i - 1; j > 0 && sorted[j] > value; j--) sorted[j + 1] = sorted[j]
+        sorted[j + 1] = value
+    }
+    return sorted[int((count + 1) / 2)]
+}
+
+END {
+    for (row = 1; row <= rows; row++) {
+        key = order[row]
+        line = key
+        for (i = 5; i < columns; i++) line = line OFS median(key, i, rounds[key])
+        errors = 0
+        for (i = 1; i <= rounds[key]; i++) errors += figure[key, columns, i]
+        print line OFS errors
+    }
+}
