@@ -10,7 +10,6 @@ pub(crate) mod served;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -23,6 +22,7 @@ use raid_engine::message::MemberHandle;
 use raid_engine::runtime::running::Running;
 use raid_engine::tunables::Settings;
 use raid_export::engine::EngineBackends;
+use raid_export::nbd::address::Address;
 use raid_export::nbd::server::Server;
 
 use crate::control::server::ControlServer;
@@ -59,9 +59,10 @@ pub(crate) struct Args {
     #[arg(long)]
     uuid: Option<Uuid>,
 
-    /// Where to serve it: unix:PATH
-    #[arg(long, value_name = "unix:PATH")]
-    nbd: NbdAddress,
+    /// Where to serve it, once or several times: unix:PATH lets only this user in, tcp:HOST:PORT everybody who reaches it (port 0: any
+    /// that is free)
+    #[arg(long, value_name = "unix:PATH|tcp:HOST:PORT", required = true)]
+    nbd: Vec<Address>,
 
     /// Take no writes, and leave the superblocks as they are
     #[arg(long)]
@@ -96,39 +97,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Where to serve NBD.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct NbdAddress(PathBuf);
-
-impl FromStr for NbdAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<NbdAddress, String> {
-        if text.starts_with("tcp:") {
-            return Err("NBD over TCP is not supported yet: use unix:PATH".to_owned());
-        }
-        let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
-        let path = path.ok_or("an NBD address is unix:PATH, such as unix:/run/r5.nbd")?;
-        std::path::absolute(path).map(NbdAddress).map_err(|error| format!("{path}: {error}"))
-    }
-}
-
-impl NbdAddress {
-    /// For clients.
-    fn uri(&self) -> String {
-        let mut uri = String::from("nbd+unix:///?socket=");
-        for byte in self.0.as_os_str().as_encoded_bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
-                    uri.push(char::from(*byte))
-                }
-                _ => uri.push_str(&format!("%{byte:02X}")),
-            }
-        }
-        uri
-    }
-}
-
 /// A setting that is valid by itself.
 fn parse_setting(text: &str) -> Result<String, String> {
     Settings::default().set_pair(text).map_err(|error| error.to_string())?;
@@ -152,7 +120,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let control = ControlServer::start(&path, to)?;
-    let socket = Server::bind(&args.nbd.0)?;
+    let sockets = Server::bind(&args.nbd)?;
     let slab = slab()?;
     let links = args.interfaces.links(&settings.aoe);
     let members = Members::new(&slab, links.clone())?;
@@ -166,7 +134,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         .context("starting the array's threads")?;
     let running = Arc::new(running);
     let backends = Arc::new(EngineBackends::new(Arc::clone(&running), &args.name, args.readonly));
-    let server = match socket.serve(backends) {
+    let server = match sockets.serve(backends) {
         Ok(server) => server,
         Err(error) => {
             running.stop(false);
@@ -175,7 +143,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings));
     control.serve(served);
-    print_ready(&args, &running)?;
+    print_ready(&args, &running, server.addresses())?;
     let exit = serve::until_stopped(&running, server, control, &events);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
 }
@@ -193,17 +161,18 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
 }
 
 /// One line, which tells others that clients may come.
-fn print_ready(args: &Args, running: &Running) -> anyhow::Result<()> {
+fn print_ready(args: &Args, running: &Running, served: &[Address]) -> anyhow::Result<()> {
     let detail = running.detail()?;
+    let uris: Vec<String> = served.iter().map(Address::uri).collect();
     let mut out = std::io::stdout().lock();
     let printed = if args.json {
         let value = serde_json::json!({
             "event": "ready", "name": args.name, "uuid": detail.uuid.to_string(), "state": detail.state,
-            "size_bytes": detail.array_size.bytes().0, "nbd": args.nbd.uri(),
+            "size_bytes": detail.array_size.bytes().0, "nbd": uris,
         });
         writeln!(out, "{value}")
     } else {
-        writeln!(out, "ready: {} {} at {}", args.name, summary(&detail), args.nbd.uri())
+        writeln!(out, "ready: {} {} at {}", args.name, summary(&detail), uris.join(" "))
     };
     // Who started us may not listen; the array is served all the same.
     if let Err(error) = printed.and_then(|()| out.flush()) {
@@ -228,18 +197,6 @@ fn letter(row: &raid_engine::array::DeviceRow) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nbd_addresses() {
-        let address: NbdAddress = "unix:/tmp/a b%.sock".parse().expect("valid");
-        assert_eq!(address.0, PathBuf::from("/tmp/a b%.sock"));
-        assert_eq!(address.uri(), "nbd+unix:///?socket=/tmp/a%20b%25.sock");
-        let relative: NbdAddress = "unix:sock".parse().expect("valid");
-        assert!(relative.0.is_absolute());
-        for text in ["", "unix:", "/tmp/sock", "tcp:localhost:10809"] {
-            assert!(text.parse::<NbdAddress>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn settings_are_checked_one_by_one() {

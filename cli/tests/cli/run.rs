@@ -256,6 +256,53 @@ fn the_control_socket_speaks_http_to_its_owner_alone() {
 }
 
 #[test]
+fn several_addresses_and_a_port_that_the_system_chooses() {
+    let files = Files::new(3);
+    files.create(3, &["--assume-clean"]);
+    let running = files.run(&files.members(3), &["--nbd", "tcp:127.0.0.1:0"]);
+    let unix = running.uri();
+    let uris: Vec<&str> = running.line.trim_end().rsplit(' ').take(2).collect();
+    assert_eq!(uris[1], unix, "{}", running.line);
+    let port = uris[0].strip_prefix("nbd://127.0.0.1:").expect("the port is told");
+    let port: u16 = port.parse().expect("a port");
+    let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("served");
+    let mut greeting = [0; 18];
+    std::io::Read::read_exact(&mut client, &mut greeting).expect("a greeting");
+    assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+
+    // The port is taken for others, and nothing of theirs is left.
+    let other = Files::new(3);
+    other.create(3, &["--assume-clean"]);
+    let before = other.contents(3);
+    let taken = format!("tcp:127.0.0.1:{port}");
+    let args = other.run_args(&other.members(3), &["--nbd", &taken]);
+    refused(&args, 1, &[&format!("127.0.0.1:{port} is in use")]);
+    assert!(other.contents(3) == before);
+    assert!(!other.dir.path().join("nbd").exists());
+
+    running.signal(Signal::TERM);
+    ended_clean(running, &files, 3);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+#[test]
+fn addresses_that_cannot_be() {
+    let files = Files::new(3);
+    for (address, code, words) in [
+        ("tcp:10809", 2, "has no port"),
+        ("tcp:localhost:99999", 2, "has no port"),
+        ("tcp::10809", 2, "tcp:0.0.0.0:PORT"),
+        ("tcp:::1:10809", 2, "brackets"),
+        ("udp:localhost:1", 2, "unix:PATH or tcp:HOST:PORT"),
+        ("tcp:no-such-host.invalid:1", 1, "no-such-host.invalid"),
+        ("tcp:192.0.2.1:1", 1, "not an address of this host"),
+    ] {
+        let args = files.run_args(&files.members(3), &["--nbd", address]);
+        refused(&args, code, &[words]);
+    }
+}
+
+#[test]
 fn the_ready_line_may_be_json_and_the_control_socket_is_found_by_name() {
     let files = Files::new(3);
     files.create(3, &["--assume-clean"]);
@@ -272,6 +319,8 @@ fn the_ready_line_may_be_json_and_the_control_socket_is_found_by_name() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("readable");
     let ready: Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!((&ready["event"], &ready["name"]), (&"ready".into(), &files.name.as_str().into()));
+    let uri = format!("nbd+unix:///?socket={}", files.dir.path().join("nbd").display());
+    assert_eq!(ready["nbd"], serde_json::json!([uri]));
     etherraid(["stop", &files.name]).assert().success();
     assert_eq!(child.wait().expect("ends").code(), Some(0));
 }

@@ -8,7 +8,8 @@
 //! | [`nbd::proto`] | the NBD wire format: constants, parse, emit; pure |
 //! | [`nbd::session`] | one client's protocol state as a value: bytes in, requests and replies out; pure |
 //! | [`nbd::backend`] | what a front end needs from the array, as two traits |
-//! | [`nbd::server`] | the Unix socket, a thread per connection, the plug rule |
+//! | [`nbd::address`] | where to serve, as users write it |
+//! | [`nbd::server`] | Unix and TCP sockets, a thread per connection, the plug rule, bounds on clients |
 //! | [`engine`] | the backend over a running array |
 //!
 //! To read this crate, go in that order.

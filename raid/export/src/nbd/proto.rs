@@ -1,7 +1,12 @@
 //! The NBD wire format: constants, and the parse and emit of each message that a server reads or writes.
 //!
 //! Called by the session. Everything is big endian and of fixed layout; nothing here keeps state, and nothing here allocates
-//! except [`option_reply`], which appends to the caller's buffer. Numbers and names are those of the protocol text.
+//! except [`option_reply`], which appends to the caller's buffer. Numbers and names are those of the protocol text, extended headers
+//! those of its extension of that name. Here are constants and negotiation; requests and replies are in `message`.
+
+mod message;
+
+pub use message::{Headers, ReplyHead, ReplyTo, RequestHead};
 
 /// First eight bytes of the server's greeting: `NBDMAGIC`.
 pub const NBDMAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -15,6 +20,10 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Magic of a structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Magic of a request with an extended header.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// Magic of a reply chunk with an extended header.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Largest payload of one READ or WRITE in bytes: the maximum block size that we advertise, and the one that the protocol lets a
 /// client assume when it was told nothing.
@@ -23,6 +32,10 @@ pub const MAX_PAYLOAD: u32 = 32 << 20;
 pub const MAX_STRING: usize = 4096;
 /// Zero bytes that follow the answer to EXPORT_NAME unless both sides agreed to leave them out.
 pub const EXPORT_NAME_PADDING: usize = 124;
+/// The one metadata context: what is allocated and what reads as zeroes.
+pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
+/// Its namespace: a query for everything in it.
+pub const BASE_NAMESPACE: &[u8] = b"base:";
 
 /// Handshake flags, server to client.
 pub mod handshake_flag {
@@ -54,8 +67,12 @@ pub mod transmission_flag {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// WRITE_ZEROES is known.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// The DF command flag is known.
+    pub const SEND_DF: u16 = 1 << 7;
     /// FLUSH and FUA reach over all connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// CACHE is known.
+    pub const SEND_CACHE: u16 = 1 << 10;
 }
 
 /// Option codes.
@@ -72,6 +89,12 @@ pub mod option {
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
+    /// List metadata contexts.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Choose the metadata contexts that BLOCK_STATUS tells of.
+    pub const SET_META_CONTEXT: u32 = 10;
+    /// Use extended headers: 64-bit lengths, every reply in chunks.
+    pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Option reply types.
@@ -82,6 +105,8 @@ pub mod option_reply_type {
     pub const SERVER: u32 = 2;
     /// One piece of information.
     pub const INFO: u32 = 3;
+    /// One metadata context.
+    pub const META_CONTEXT: u32 = 4;
     /// Option unknown.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
     /// Option malformed.
@@ -90,6 +115,8 @@ pub mod option_reply_type {
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// Option data longer than the server takes.
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    /// Extended headers have been agreed on, and take precedence.
+    pub const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Information types of INFO and GO.
@@ -116,8 +143,12 @@ pub mod command {
     pub const FLUSH: u16 = 3;
     /// The data are no longer needed.
     pub const TRIM: u16 = 4;
+    /// The data will be read soon.
+    pub const CACHE: u16 = 5;
     /// Make the range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
+    /// Tell of the metadata contexts that were chosen.
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Command flags of a request.
@@ -128,12 +159,22 @@ pub mod command_flag {
     pub const NO_HOLE: u16 = 1 << 1;
     /// Reply to READ in one chunk.
     pub const DF: u16 = 1 << 2;
+    /// BLOCK_STATUS: tell of one extent.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// With extended headers: a payload of as many bytes as the length says follows.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Structured reply chunk types.
 pub mod chunk_type {
+    /// Nothing: success without data.
+    pub const NONE: u16 = 0;
     /// Data with their offset.
     pub const OFFSET_DATA: u16 = 1;
+    /// Extents of a metadata context, with 32-bit lengths.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// Extents of a metadata context, with 64-bit lengths.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// Error without an offset.
     pub const ERROR: u16 = (1 << 15) + 1;
 }
@@ -236,9 +277,7 @@ pub struct InfoRequest<'a> {
 impl<'a> InfoRequest<'a> {
     /// Parses the data of the option; `None` when lengths and counts do not add up.
     pub fn parse(data: &'a [u8]) -> Option<Self> {
-        let (len, rest) = data.split_first_chunk::<4>()?;
-        let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
-        let (name, rest) = rest.split_at_checked(len)?;
+        let (name, rest) = string(data)?;
         let (count, types) = rest.split_first_chunk::<2>()?;
         if types.len() != usize::from(u16::from_be_bytes(*count)) * 2 {
             return None;
@@ -252,6 +291,45 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
+/// Data of LIST_META_CONTEXT and SET_META_CONTEXT, borrowed from the option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaRequest<'a> {
+    /// The export's name as sent; any bytes.
+    pub name: &'a [u8],
+    /// Length and bytes of each query; checked.
+    queries: &'a [u8],
+}
+
+impl<'a> MetaRequest<'a> {
+    /// Parses the data of the option; `None` when lengths and counts do not add up.
+    pub fn parse(data: &'a [u8]) -> Option<Self> {
+        let (name, rest) = string(data)?;
+        let (count, queries) = rest.split_first_chunk::<4>()?;
+        let mut rest = queries;
+        // Each query takes four bytes at least, so a count that is too large ends soon.
+        for _ in 0..u32::from_be_bytes(*count) {
+            (_, rest) = string(rest)?;
+        }
+        rest.is_empty().then_some(Self { name, queries })
+    }
+
+    /// The queries in the order sent; any bytes.
+    pub fn queries(&self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.queries;
+        std::iter::from_fn(move || {
+            let (query, after) = string(rest)?;
+            rest = after;
+            Some(query)
+        })
+    }
+}
+
+/// A string with its length before it, and what follows.
+fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = data.split_first_chunk::<4>()?;
+    rest.split_at_checked(usize::try_from(u32::from_be_bytes(*len)).ok()?)
+}
+
 /// Appends an option reply whose data are the concatenation of `parts`.
 pub fn option_reply(out: &mut Vec<u8>, code: u32, reply_type: u32, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
@@ -262,112 +340,6 @@ pub fn option_reply(out: &mut Vec<u8>, code: u32, reply_type: u32, parts: &[&[u8
     out.extend_from_slice(&len.to_be_bytes());
     for part in parts {
         out.extend_from_slice(part);
-    }
-}
-
-/// Head of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestHead {
-    /// Bits of [`command_flag`].
-    pub flags: u16,
-    /// One of [`command`], or unknown.
-    pub command: u16,
-    /// The client's name for the request; returned in the reply.
-    pub cookie: u64,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes; for a WRITE also the payload that follows.
-    pub len: u32,
-}
-
-impl RequestHead {
-    /// Bytes on the wire.
-    pub const LEN: usize = 28;
-
-    /// Parses a head.
-    ///
-    /// # Errors
-    /// The magic is not that of a request.
-    pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, BadMagic> {
-        match be32(bytes, 0) {
-            REQUEST_MAGIC => Ok(Self {
-                flags: be16(bytes, 4),
-                command: be16(bytes, 6),
-                cookie: be64(bytes, 8),
-                offset: be64(bytes, 16),
-                len: be32(bytes, 24),
-            }),
-            other => Err(BadMagic(u64::from(other))),
-        }
-    }
-
-    /// The bytes on the wire.
-    pub fn emit(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..28].copy_from_slice(&self.len.to_be_bytes());
-        bytes
-    }
-}
-
-/// Head of a reply, ready to be sent; the data of a successful READ follow it from the request's buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplyHead {
-    bytes: [u8; Self::MAX_LEN],
-    len: u8,
-}
-
-impl ReplyHead {
-    /// Bytes of the longest head: a data chunk with its offset.
-    pub const MAX_LEN: usize = 28;
-
-    fn new(parts: &[&[u8]]) -> Self {
-        let mut head = Self { bytes: [0; Self::MAX_LEN], len: 0 };
-        let mut at = 0;
-        for part in parts {
-            head.bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        head.len = u8::try_from(at).expect("MAX_LEN fits in a byte");
-        head
-    }
-
-    /// A simple reply; `None` is success.
-    pub fn simple(cookie: u64, error: Option<NbdError>) -> Self {
-        let code = error.map_or(0, NbdError::code);
-        Self::new(&[&SIMPLE_REPLY_MAGIC.to_be_bytes(), &code.to_be_bytes(), &cookie.to_be_bytes()])
-    }
-
-    fn chunk(chunk_type: u16, cookie: u64, len: u32, payload: [&[u8]; 2]) -> Self {
-        Self::new(&[
-            &STRUCTURED_REPLY_MAGIC.to_be_bytes(),
-            &CHUNK_DONE.to_be_bytes(),
-            &chunk_type.to_be_bytes(),
-            &cookie.to_be_bytes(),
-            &len.to_be_bytes(),
-            payload[0],
-            payload[1],
-        ])
-    }
-
-    /// The only chunk of a successful structured READ: `len` data bytes follow. `len` is at most [`MAX_PAYLOAD`].
-    pub fn data(cookie: u64, offset: u64, len: u32) -> Self {
-        assert!(len <= MAX_PAYLOAD, "a READ is bounded");
-        Self::chunk(chunk_type::OFFSET_DATA, cookie, len + 8, [&offset.to_be_bytes(), &[]])
-    }
-
-    /// The only chunk of a failed structured READ, with an empty message.
-    pub fn error(cookie: u64, error: NbdError) -> Self {
-        Self::chunk(chunk_type::ERROR, cookie, 6, [&error.code().to_be_bytes(), &0u16.to_be_bytes()])
-    }
-
-    /// The bytes to send.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
     }
 }
 

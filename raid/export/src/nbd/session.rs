@@ -19,13 +19,14 @@
 //! Invariants, asserted in release builds: a slot is submitted once, replied to once, released once. Any order of replies is
 //! good. Whatever the client sends, the session neither panics nor keeps more than the bounds below.
 
+mod check;
 mod handshake;
 mod slots;
 
 use super::backend::ExportInfo;
-use super::proto::{self, NbdError, ReplyHead, RequestHead, command, command_flag, transmission_flag};
+use super::proto::{self, Headers, NbdError, ReplyHead, ReplyTo, RequestHead, command, transmission_flag};
 pub use slots::Slot;
-use slots::Slots;
+use slots::{Carries, Slots};
 
 /// Requests that one connection may have accepted and not yet answered.
 pub const MAX_IN_FLIGHT: usize = 128;
@@ -40,8 +41,12 @@ pub const MAX_OPTIONS: u32 = 1024;
 
 /// Room for read-ahead: the longest option, or many request heads.
 const INPUT_BYTES: usize = MAX_OPTION_DATA + proto::OptionHead::LEN;
-/// How far to read ahead after a request that had no payload: one plug of heads.
-const LOOKAHEAD: usize = 64 * RequestHead::LEN;
+/// Heads to read ahead after a request that had no payload: one plug.
+const HEADS_AHEAD: usize = 64;
+/// The server's name for the context `base:allocation`.
+const BASE_ALLOCATION_ID: u32 = 1;
+/// Its status of all extents: data, neither a hole nor known to be zero.
+const ALLOCATED: u32 = 0;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,10 +61,14 @@ pub enum Command {
     Trim,
     /// Make the range read as zeroes.
     WriteZeroes,
+    /// Read soon. Nothing is read ahead.
+    Cache,
+    /// Tell what is allocated. All is.
+    BlockStatus,
 }
 
 /// A request that passed every check: aligned to the minimum block, within the export, READ and WRITE at most
-/// [`proto::MAX_PAYLOAD`] long. TRIM and WRITE_ZEROES may be as long as the field allows.
+/// [`proto::MAX_PAYLOAD`] long. TRIM and WRITE_ZEROES may be as long as the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Its place in the table, unique until released.
@@ -69,7 +78,7 @@ pub struct Request {
     /// First byte.
     pub offset: u64,
     /// Bytes; 0 for FLUSH alone.
-    pub len: u32,
+    pub len: u64,
     /// Durable before the reply.
     pub fua: bool,
 }
@@ -86,10 +95,12 @@ pub enum Event {
         /// Bytes still to come.
         left: u32,
     },
-    /// A whole request. Told once.
+    /// The client has chosen the export, and requests may follow. Told once.
+    Started,
+    /// A whole request for the array. Told once.
     Submit(Request),
-    /// A request that failed its checks: reply with this error. Told once.
-    Refuse(Slot, NbdError),
+    /// A request that needs nothing of the array, one that failed its checks among them: reply with this. Told once.
+    Answer(Slot, Result<(), NbdError>),
     /// A bound is reached: release a slot, or send output, first.
     Full,
     /// Nothing more will be read. What is in flight is still to be replied to.
@@ -123,9 +134,12 @@ pub enum CloseReason {
     /// An option longer than [`MAX_OPTION_SWALLOW`].
     #[error("client sent an option of {0} bytes")]
     OptionLength(u32),
-    /// More than [`MAX_OPTIONS`] options, or an option that plain newstyle lacks.
+    /// More than [`MAX_OPTIONS`] options, or an option that the style which was negotiated lacks.
     #[error("client sent an option out of turn")]
     OptionOutOfTurn,
+    /// An extended request with a payload longer than [`proto::MAX_PAYLOAD`].
+    #[error("client announced a payload of {0} bytes")]
+    PayloadLength(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +152,8 @@ enum Phase {
     OptionData(proto::OptionHead),
     /// An option that is too long is being swallowed.
     OptionSwallow { code: u32, left: u32 },
+    /// The start of transmission is to be told.
+    Started,
     /// A request's head is next.
     Head,
     /// A good write's payload is next.
@@ -167,8 +183,10 @@ pub struct Session {
     fixed: bool,
     /// The client wants no padding after EXPORT_NAME.
     no_zeroes: bool,
-    /// READ is replied to in structured chunks.
-    structured: bool,
+    /// The form of requests and replies.
+    headers: Headers,
+    /// BLOCK_STATUS tells of `base:allocation`.
+    allocation: bool,
     /// New requests are refused.
     stopping: bool,
     slots: Slots,
@@ -193,7 +211,8 @@ impl Session {
             options: 0,
             fixed: false,
             no_zeroes: false,
-            structured: false,
+            headers: Headers::Simple,
+            allocation: false,
             stopping: false,
             slots: Slots::new(),
         }
@@ -236,7 +255,7 @@ impl Session {
 
     /// Whether requests may come.
     pub fn is_transmission(&self) -> bool {
-        matches!(self.phase, Phase::Head | Phase::Payload { .. } | Phase::Swallow { .. })
+        matches!(self.phase, Phase::Started | Phase::Head | Phase::Payload { .. } | Phase::Swallow { .. })
     }
 
     /// Why nothing more is read, once that is so.
@@ -258,6 +277,10 @@ impl Session {
             let event = match self.phase {
                 Phase::ClientFlags | Phase::OptionHead | Phase::OptionData(_) | Phase::OptionSwallow { .. } => {
                     self.poll_handshake()
+                }
+                Phase::Started => {
+                    self.phase = Phase::Head;
+                    Some(Event::Started)
                 }
                 Phase::Head => self.poll_head(),
                 Phase::Payload { request, left: 0 } => {
@@ -310,7 +333,7 @@ impl Session {
     pub fn stop(&mut self) {
         self.stopping = true;
         match self.phase {
-            Phase::Head | Phase::Swallow { .. } | Phase::Closing(_) => {}
+            Phase::Started | Phase::Head | Phase::Swallow { .. } | Phase::Closing(_) => {}
             Phase::Payload { request, left } => {
                 self.phase = Phase::Swallow { slot: request.slot, error: NbdError::Shutdown, left };
             }
@@ -324,13 +347,17 @@ impl Session {
     /// When the slot was not submitted or refused, or was replied to before.
     pub fn reply(&mut self, slot: Slot, result: Result<(), NbdError>) -> (ReplyHead, u32) {
         let entry = self.slots.reply(slot, result.is_ok());
-        let head = match (result, entry.read && self.structured) {
-            (Ok(()), true) => ReplyHead::data(entry.cookie, entry.offset, entry.len),
-            (Err(error), true) => ReplyHead::error(entry.cookie, error),
-            (Ok(()), false) => ReplyHead::simple(entry.cookie, None),
-            (Err(error), false) => ReplyHead::simple(entry.cookie, Some(error)),
-        };
-        (head, if entry.read && result.is_ok() { entry.len } else { 0 })
+        let carries = entry.carries != Carries::Nothing;
+        let to = ReplyTo { headers: self.headers, cookie: entry.cookie, offset: entry.offset, carries };
+        match (result, entry.carries) {
+            (Err(error), _) => (ReplyHead::error(to, error), 0),
+            (Ok(()), Carries::Nothing) => (ReplyHead::done(to), 0),
+            (Ok(()), Carries::Extent) => (ReplyHead::extent(to, BASE_ALLOCATION_ID, entry.len, ALLOCATED), 0),
+            (Ok(()), Carries::Data) => {
+                let len = u32::try_from(entry.len).expect("a READ is bounded");
+                (ReplyHead::data(to, len), len)
+            }
+        }
     }
 
     /// The reply has left, or never will.
@@ -372,16 +399,14 @@ impl Session {
         }
         self.phase = Phase::Head;
         self.slots.submit(slot);
-        Some(Event::Refuse(slot, error))
+        Some(Event::Answer(slot, Err(error)))
     }
 
     fn poll_head(&mut self) -> Option<Event> {
-        let Some(bytes) = self.peek::<{ RequestHead::LEN }>() else {
-            return Some(Event::Read);
-        };
-        let head = match RequestHead::parse(&bytes) {
-            Ok(head) => head,
-            Err(magic) => {
+        let head = match RequestHead::parse(self.headers, &self.input[self.start..self.end]) {
+            None => return Some(Event::Read),
+            Some(Ok(head)) => head,
+            Some(Err(magic)) => {
                 self.close(CloseReason::BadMagic(magic));
                 return None;
             }
@@ -390,75 +415,51 @@ impl Session {
             self.close(CloseReason::Disconnect);
             return None;
         }
+        let payload = head.payload(self.headers);
+        if self.headers == Headers::Extended && payload > u64::from(proto::MAX_PAYLOAD) {
+            self.close(CloseReason::PayloadLength(payload));
+            return None;
+        }
+        let payload = u32::try_from(payload).expect("32 bits on the wire, or just checked");
         let checked = if self.stopping { Err(NbdError::Shutdown) } else { self.check(&head) };
         let moved = match checked {
-            Ok((Command::Read | Command::Write, _)) => head.len,
+            Ok((Command::Read | Command::Write, _)) => u32::try_from(head.len).expect("checked to be bounded"),
             _ => 0,
         };
         // The head stays in the buffer while there is no slot for it.
         let Some(slot) = self.slots.accept(&head, moved) else {
             return Some(Event::Full);
         };
-        self.start += RequestHead::LEN;
-        let has_payload = head.command == command::WRITE;
-        self.lookahead = if has_payload { RequestHead::LEN } else { LOOKAHEAD };
+        self.start += RequestHead::wire_len(self.headers);
+        self.lookahead = if payload > 0 { RequestHead::wire_len(self.headers) } else { self.heads_ahead() };
         match checked {
-            Ok((command, fua)) => {
-                // A flush has no range: what the fields hold means nothing.
-                let (offset, len) = if command == Command::Flush { (0, 0) } else { (head.offset, head.len) };
-                let request = Request { slot, command, offset, len, fua };
-                if has_payload {
-                    self.phase = Phase::Payload { request, left: len };
-                    return None;
-                }
-                self.slots.submit(slot);
-                Some(Event::Submit(request))
-            }
+            Ok((command, fua)) => self.accepted(slot, command, &head, fua),
             Err(error) => {
-                let left = if has_payload { head.len } else { 0 };
-                self.phase = Phase::Swallow { slot, error, left };
+                self.phase = Phase::Swallow { slot, error, left: payload };
                 None
             }
         }
     }
 
-    /// Everything that can be wrong with one request, in the order in which it is told.
-    fn check(&self, head: &RequestHead) -> Result<(Command, bool), NbdError> {
-        let (command, allowed) = match head.command {
-            command::READ => (Command::Read, command_flag::FUA),
-            command::WRITE => (Command::Write, command_flag::FUA),
-            command::FLUSH => (Command::Flush, command_flag::FUA),
-            command::TRIM => (Command::Trim, command_flag::FUA),
-            command::WRITE_ZEROES => (Command::WriteZeroes, command_flag::FUA | command_flag::NO_HOLE),
-            _ => return Err(NbdError::Invalid),
-        };
-        if head.flags & !allowed != 0 {
-            return Err(NbdError::Invalid);
+    /// A request that passed its checks.
+    fn accepted(&mut self, slot: Slot, command: Command, head: &RequestHead, fua: bool) -> Option<Event> {
+        // A flush has no range: what the fields hold means nothing.
+        let (offset, len) = if command == Command::Flush { (0, 0) } else { (head.offset, head.len) };
+        let request = Request { slot, command, offset, len, fua };
+        if command == Command::Write {
+            let left = u32::try_from(len).expect("checked to be bounded");
+            self.phase = Phase::Payload { request, left };
+            return None;
         }
-        let changes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
-        // FUA is allowed on every command and means something on those that change data.
-        let fua = changes && head.flags & command_flag::FUA != 0;
-        if command == Command::Flush {
-            let ranged = head.offset != 0 || head.len != 0;
-            return if ranged { Err(NbdError::Invalid) } else { Ok((command, fua)) };
-        }
-        if changes && self.export.read_only {
-            return Err(NbdError::Perm);
-        }
-        let moves = matches!(command, Command::Read | Command::Write);
-        if head.len == 0 || (moves && head.len > proto::MAX_PAYLOAD) {
-            return Err(NbdError::Invalid);
-        }
-        let within = head.offset.checked_add(u64::from(head.len)).is_some_and(|end| end <= self.export.size_bytes);
-        if !within {
-            let full = matches!(command, Command::Write | Command::WriteZeroes);
-            return Err(if full { NbdError::NoSpace } else { NbdError::Invalid });
-        }
-        let block = self.export.min_block;
-        if !head.offset.is_multiple_of(u64::from(block)) || !head.len.is_multiple_of(block) {
-            return Err(NbdError::Invalid);
-        }
-        Ok((command, fua))
+        self.slots.submit(slot);
+        Some(match command {
+            Command::Cache | Command::BlockStatus => Event::Answer(slot, Ok(())),
+            _ => Event::Submit(request),
+        })
+    }
+
+    fn heads_ahead(&self) -> usize {
+        HEADS_AHEAD * RequestHead::wire_len(self.headers)
     }
 
     fn transmission_flags(&self) -> u16 {
@@ -467,7 +468,12 @@ impl Session {
             | transmission_flag::SEND_FUA
             | transmission_flag::SEND_TRIM
             | transmission_flag::SEND_WRITE_ZEROES
-            | transmission_flag::CAN_MULTI_CONN;
+            | transmission_flag::CAN_MULTI_CONN
+            | transmission_flag::SEND_CACHE;
+        if self.headers != Headers::Simple {
+            // A READ has one chunk anyway.
+            flags |= transmission_flag::SEND_DF;
+        }
         if self.export.read_only {
             flags |= transmission_flag::READ_ONLY;
         }

@@ -18,15 +18,54 @@ fn messages_are_those_of_the_protocol_text() {
     let request =
         RequestHead { flags: 1, command: command::WRITE, cookie: 0x0102_0304_0506_0708, offset: 0x1000, len: 512 };
     let expected = b"\x25\x60\x95\x13\x00\x01\x00\x01\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\0\0\x10\0\0\0\x02\0";
-    assert_eq!(&request.emit(), expected);
+    assert_eq!(request.emit(Headers::Simple), expected);
+    assert_eq!(request.emit(Headers::Structured), expected);
+    let expected =
+        b"\x21\xe4\x1c\x71\x00\x01\x00\x01\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\x02\0";
+    assert_eq!(request.emit(Headers::Extended), expected);
+}
 
+#[test]
+fn replies_are_those_of_the_protocol_text() {
+    let to = |headers, carries| ReplyTo { headers, cookie: 7, offset: 0x200, carries };
+    let simple = to(Headers::Simple, true);
+    let structured = to(Headers::Structured, true);
+    let extended = to(Headers::Extended, true);
+    let ok: &[u8] = b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07";
+    let full: &[u8] = b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07";
     let cases: &[(ReplyHead, &[u8])] = &[
-        (ReplyHead::simple(7, None), b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07"),
-        (ReplyHead::simple(7, Some(NbdError::NoSpace)), b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07"),
-        (ReplyHead::data(7, 0x200, 16), b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x18\0\0\0\0\0\0\x02\0"),
+        (ReplyHead::done(to(Headers::Simple, false)), ok),
+        (ReplyHead::done(to(Headers::Structured, false)), ok),
+        (ReplyHead::data(simple, 16), ok),
+        (ReplyHead::error(simple, NbdError::NoSpace), full),
+        (ReplyHead::error(to(Headers::Structured, false), NbdError::NoSpace), full),
         (
-            ReplyHead::error(7, NbdError::Io),
+            ReplyHead::data(structured, 16),
+            b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x18\0\0\0\0\0\0\x02\0",
+        ),
+        (
+            ReplyHead::error(structured, NbdError::Io),
             b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x06\0\0\0\x05\0\0",
+        ),
+        (
+            ReplyHead::extent(structured, 9, 0x1000, 3),
+            b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x0c\0\0\0\x09\0\0\x10\0\0\0\0\x03",
+        ),
+        (
+            ReplyHead::done(to(Headers::Extended, false)),
+            b"\x6e\x8a\x27\x8c\0\x01\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\0",
+        ),
+        (
+            ReplyHead::data(extended, 16),
+            b"\x6e\x8a\x27\x8c\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\x18\0\0\0\0\0\0\x02\0",
+        ),
+        (
+            ReplyHead::error(to(Headers::Extended, false), NbdError::Io),
+            b"\x6e\x8a\x27\x8c\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\x06\0\0\0\x05\0\0",
+        ),
+        (
+            ReplyHead::extent(extended, 9, 1 << 40, 3),
+            b"\x6e\x8a\x27\x8c\0\x01\0\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\x18\0\0\0\x09\0\0\0\x01\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\x03",
         ),
     ];
     for (head, bytes) in cases {
@@ -53,9 +92,12 @@ fn wrong_magic_is_told() {
     let mut option = OptionHead { code: 1, len: 0 }.emit();
     option[0] ^= 1;
     assert!(matches!(OptionHead::parse(&option), Err(BadMagic(m)) if m != IHAVEOPT));
-    let mut request = RequestHead { flags: 0, command: 0, cookie: 0, offset: 0, len: 0 }.emit();
-    request[3] ^= 1;
-    assert_eq!(RequestHead::parse(&request), Err(BadMagic(0x2560_9512)));
+    for (headers, magic) in [(Headers::Simple, 0x2560_9513), (Headers::Extended, 0x21e4_1c71)] {
+        let mut request = RequestHead { flags: 0, command: 0, cookie: 0, offset: 0, len: 0 }.emit(headers);
+        assert_eq!(RequestHead::parse(headers, &request[1..]), None);
+        request[3] ^= 1;
+        assert_eq!(RequestHead::parse(headers, &request), Some(Err(BadMagic(magic ^ 1))));
+    }
 }
 
 #[test]
@@ -83,10 +125,15 @@ fn info_request_table() {
 
 proptest! {
     #[test]
-    fn heads_round_trip(flags: u16, command: u16, cookie: u64, offset: u64, len: u32, code: u32) {
+    fn heads_round_trip(flags: u16, command: u16, cookie: u64, offset: u64, len: u64, code: u32) {
         let request = RequestHead { flags, command, cookie, offset, len };
-        prop_assert_eq!(RequestHead::parse(&request.emit()), Ok(request));
-        let option = OptionHead { code, len };
+        let mut bytes = request.emit(Headers::Extended);
+        prop_assert_eq!(RequestHead::parse(Headers::Extended, &bytes[..31]), None);
+        bytes.push(9);
+        prop_assert_eq!(RequestHead::parse(Headers::Extended, &bytes), Some(Ok(request)));
+        let narrow = RequestHead { len: len & 0xffff_ffff, ..request };
+        prop_assert_eq!(RequestHead::parse(Headers::Simple, &narrow.emit(Headers::Structured)), Some(Ok(narrow)));
+        let option = OptionHead { code, len: len as u32 };
         prop_assert_eq!(OptionHead::parse(&option.emit()), Ok(option));
     }
 
@@ -94,6 +141,10 @@ proptest! {
     fn any_bytes_parse_or_not(data in proptest::collection::vec(any::<u8>(), 0..64)) {
         if let Some(parsed) = InfoRequest::parse(&data) {
             prop_assert!(parsed.name.len() <= data.len());
+        }
+        if let Some(parsed) = MetaRequest::parse(&data) {
+            let bytes: usize = parsed.queries().map(|query| query.len() + 4).sum();
+            prop_assert_eq!(bytes + parsed.name.len() + 8, data.len());
         }
     }
 }

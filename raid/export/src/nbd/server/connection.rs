@@ -1,6 +1,6 @@
-//! One connection: its thread, its socket, and what it has in the array.
+//! One connection whose client has chosen the export: its socket, and what it has in the array.
 //!
-//! The loop collects what the array has replied, sends, reads and submits, and then waits for whatever can change that.
+//! Runs on the connection's thread. The loop collects what the array has replied, sends, reads and submits, and then waits for whatever can change that.
 //!
 //! **Plug.** Requests are submitted under a plug that ends when no complete request is left to read, at [`PLUG_BYTES`], or at
 //! [`PLUG_REQUESTS`]. A payload that would carry the plug over [`PLUG_BYTES`] ends it before it is read.
@@ -15,10 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, sockopt};
 
 use super::Shared;
+use super::metered::{Metered, MeteredBuf};
 use super::outbox::Outbox;
-use crate::nbd::backend::{Backend, ExportInfo, MAX_TRANSFER, Op, SECTOR_BYTES, Status};
+use super::patience::Patience;
+use crate::nbd::backend::{Backend, MAX_TRANSFER, Op, SECTOR_BYTES, Status};
 use crate::nbd::proto::NbdError;
 use crate::nbd::session::{CloseReason, Command, Event, MAX_IN_FLIGHT, Request, Session, Slot};
 
@@ -33,7 +36,7 @@ const ZERO_PIECE: u32 = 8 << 20;
 const STARVED_PAUSE: Duration = Duration::from_millis(2);
 /// How often a client that holds buffers is looked at.
 const STALL_CHECK: Duration = Duration::from_secs(1);
-/// Wanted size of the socket's send buffer. The system may give less.
+/// Wanted size of a Unix socket's send buffer. The system may give less.
 const SOCKET_BUFFER: usize = 2 << 20;
 
 const _: () = assert!(ZERO_PIECE <= MAX_TRANSFER && ZERO_PIECE.is_multiple_of(65536));
@@ -55,27 +58,29 @@ enum Pause {
 #[derive(Debug, Clone, Copy, Default)]
 struct Rest {
     offset: u64,
-    left: u32,
+    left: u64,
     fua: bool,
 }
 
 impl Rest {
     /// Bytes of the next piece.
     fn piece(self) -> u32 {
-        self.left.min(ZERO_PIECE)
+        u32::try_from(self.left).map_or(ZERO_PIECE, |left| left.min(ZERO_PIECE))
     }
 }
 
+type Buf<B> = MeteredBuf<<B as Backend>::Buf>;
+
 pub(super) struct Connection<'a, B: Backend> {
-    socket: OwnedFd,
+    socket: &'a OwnedFd,
     shared: &'a Shared,
-    backend: B,
+    backend: Metered<B>,
     session: Session,
-    outbox: Outbox<B::Buf>,
+    outbox: Outbox<Buf<B>>,
     /// Buffer of the write whose payload is being read.
-    incoming: Option<B::Buf>,
+    incoming: Option<Buf<B>>,
     /// The next request, whole, that waits for memory or for room in the array; a write with its buffer.
-    parked: Option<(Request, Option<B::Buf>)>,
+    parked: Option<(Request, Option<Buf<B>>)>,
     /// By slot.
     rests: Box<[Rest]>,
     /// Requests whose next piece waits for room in the array.
@@ -93,24 +98,20 @@ pub(super) struct Connection<'a, B: Backend> {
     stopping: bool,
     /// The socket was looked at once more after the last reply of a stop.
     drained: bool,
-    /// Bytes have moved since the last look.
-    moved: bool,
-    /// When bytes had last moved.
-    last_moved: Instant,
-    /// End of the handshake or of the stop's grace.
+    patience: Patience,
+    /// End of the stop's grace.
     deadline: Option<Instant>,
 }
 
 impl<'a, B: Backend> Connection<'a, B> {
-    pub(super) fn new(socket: OwnedFd, backend: B, info: ExportInfo, shared: &'a Shared) -> Self {
-        // A larger buffer only saves wake-ups, so a refusal does not matter.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
-        let now = Instant::now();
+    /// A connection whose session has come to transmission.
+    pub(super) fn new(socket: &'a OwnedFd, session: Session, backend: Metered<B>, shared: &'a Shared) -> Self {
+        enlarge_send_buffer(socket);
         Self {
             socket,
             shared,
             backend,
-            session: Session::new(info),
+            session,
             outbox: Outbox::new(),
             incoming: None,
             parked: None,
@@ -124,9 +125,8 @@ impl<'a, B: Backend> Connection<'a, B> {
             lost: false,
             stopping: false,
             drained: false,
-            moved: false,
-            last_moved: now,
-            deadline: Some(now + shared.limits.handshake),
+            patience: Patience::new(),
+            deadline: None,
         }
     }
 
@@ -144,7 +144,9 @@ impl<'a, B: Backend> Connection<'a, B> {
                 break;
             }
             let can_send = self.writable && self.has_output();
-            let waits = pause != Pause::PlugFull && !can_send;
+            // Where a stop wants the socket looked at once more, there is nothing to wait for.
+            let looks_again = pause == Pause::Empty && self.readable;
+            let waits = pause != Pause::PlugFull && !can_send && !looks_again;
             // In a stop the limits hold for a client that never lets it come to a wait, too.
             if waits || self.stopping {
                 let limit = self.enforce_limits();
@@ -209,7 +211,7 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
     }
 
-    fn answer(&mut self, slot: Slot, result: Result<(), NbdError>, buf: Option<B::Buf>) {
+    fn answer(&mut self, slot: Slot, result: Result<(), NbdError>, buf: Option<Buf<B>>) {
         let (head, len) = self.session.reply(slot, result);
         if self.lost {
             self.session.release(slot);
@@ -223,7 +225,7 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
     }
 
-    fn free(&mut self, buf: Option<B::Buf>) {
+    fn free(&mut self, buf: Option<Buf<B>>) {
         if let Some(buf) = buf {
             self.backend.free(buf);
         }
@@ -234,7 +236,7 @@ impl<'a, B: Backend> Connection<'a, B> {
         while self.writable && self.has_output() {
             let free = |buf| self.backend.free(buf);
             match self.outbox.send_some(self.socket.as_fd(), &mut self.session, free) {
-                Ok(()) => self.moved = true,
+                Ok(n) => self.patience.moved(n),
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(errno) => {
                     tracing::info!(error = %errno, "NBD client is gone");
@@ -257,17 +259,21 @@ impl<'a, B: Backend> Connection<'a, B> {
 
     fn end_of_stream(&mut self) {
         self.session.end_of_stream();
+        self.forget_incoming();
+    }
+
+    fn forget_incoming(&mut self) {
         let incoming = self.incoming.take();
         self.free(incoming);
+        // A request that is parked asks for memory again.
+        self.backend.cancel();
     }
 
     fn begin_stop(&mut self) {
         self.stopping = true;
         self.session.stop();
-        let incoming = self.incoming.take();
-        self.free(incoming);
+        self.forget_incoming();
         self.refuse_parked(NbdError::Shutdown);
-        self.deadline = None;
     }
 
     fn refuse_parked(&mut self, error: NbdError) {
@@ -304,7 +310,8 @@ impl<'a, B: Backend> Connection<'a, B> {
                         return Pause::Starved;
                     }
                 }
-                Event::Refuse(slot, error) => self.answer(slot, Err(error), None),
+                Event::Answer(slot, result) => self.answer(slot, result, None),
+                Event::Started => {}
                 Event::Full | Event::Close(_) => return Pause::Blocked,
             }
         }
@@ -314,14 +321,15 @@ impl<'a, B: Backend> Connection<'a, B> {
         let buf = match &mut self.incoming {
             Some(buf) => buf,
             None => {
-                if self.plug_requests > 0 && self.plug_bytes + u64::from(request.len) > PLUG_BYTES {
+                if self.plug_requests > 0 && self.plug_bytes + request.len > PLUG_BYTES {
                     return Some(Pause::PlugFull);
                 }
-                let Some(buf) = self.backend.alloc(request.len as usize) else { return Some(Pause::Starved) };
+                let Some(buf) = self.backend.alloc(bytes(request.len) as usize) else { return Some(Pause::Starved) };
                 self.incoming.insert(buf)
             }
         };
-        let (at, end) = ((request.len - left) as usize, request.len as usize);
+        let end = bytes(request.len) as usize;
+        let at = end - left as usize;
         let taken = self.session.take_payload(&mut buf.as_mut()[at..end]);
         if at + taken < end {
             if !self.readable {
@@ -344,7 +352,7 @@ impl<'a, B: Backend> Connection<'a, B> {
         let mut pieces = [IoSliceMut::new(payload), IoSliceMut::new(room)];
         // The session's own bytes need no empty piece in front.
         let pieces = if wanted == 0 { &mut pieces[1..] } else { &mut pieces[..] };
-        match rustix::io::readv(&self.socket, pieces) {
+        match rustix::io::readv(self.socket, pieces) {
             Ok(0) => self.end_of_stream(),
             Ok(n) => {
                 let direct = n.min(wanted);
@@ -352,7 +360,7 @@ impl<'a, B: Backend> Connection<'a, B> {
                     self.session.payload_received(u32::try_from(direct).expect("a payload is at most 32 MiB"));
                 }
                 self.session.received(n - direct);
-                self.moved = true;
+                self.patience.moved(n);
                 self.readable = n == whole;
             }
             Err(Errno::INTR) => {}
@@ -365,13 +373,13 @@ impl<'a, B: Backend> Connection<'a, B> {
     }
 
     /// Submits a request, a write with its payload. One for which there is no buffer or room is parked, and `false` returned.
-    fn start(&mut self, request: Request, payload: Option<B::Buf>) -> bool {
+    fn start(&mut self, request: Request, payload: Option<Buf<B>>) -> bool {
         let Request { slot, command, offset, len, fua } = request;
         let rest = match command {
             Command::Trim | Command::WriteZeroes => Rest { offset, left: len, fua },
             _ => Rest::default(),
         };
-        let size = if rest.left > 0 { rest.piece() } else { len };
+        let size = if rest.left > 0 { rest.piece() } else { bytes(len) };
         if !self.waiting.is_empty() || !self.backend.has_room(size / SECTOR_BYTES) {
             self.parked = Some((request, payload));
             return false;
@@ -379,16 +387,17 @@ impl<'a, B: Backend> Connection<'a, B> {
         self.rests[slot.index()] = rest;
         match command {
             Command::Read => {
-                let Some(buf) = self.backend.alloc(len as usize) else {
+                let Some(buf) = self.backend.alloc(size as usize) else {
                     self.parked = Some((request, None));
                     return false;
                 };
-                self.submit(slot, Op::Read, offset, len, Some(buf));
+                self.submit(slot, Op::Read, offset, size, Some(buf));
             }
-            Command::Write => self.submit(slot, Op::Write { fua }, offset, len, payload),
+            Command::Write => self.submit(slot, Op::Write { fua }, offset, size, payload),
             Command::Flush => self.submit(slot, Op::Flush, 0, 0, None),
             // Reading zeroes after a TRIM is one of the outcomes that the protocol allows.
             Command::Trim | Command::WriteZeroes => self.submit_piece(slot),
+            Command::Cache | Command::BlockStatus => unreachable!("answered by the session"),
         }
         true
     }
@@ -397,11 +406,11 @@ impl<'a, B: Backend> Connection<'a, B> {
         let rest = &mut self.rests[slot.index()];
         let (offset, len, fua) = (rest.offset, rest.piece(), rest.fua);
         rest.offset += u64::from(len);
-        rest.left -= len;
+        rest.left -= u64::from(len);
         self.submit(slot, Op::WriteZeroes { fua }, offset, len, None);
     }
 
-    fn submit(&mut self, slot: Slot, op: Op, offset: u64, len: u32, buf: Option<B::Buf>) {
+    fn submit(&mut self, slot: Slot, op: Op, offset: u64, len: u32, buf: Option<Buf<B>>) {
         let sector = u64::from(SECTOR_BYTES);
         self.backend.submit(slot.index() as u64, op, offset / sector, len / SECTOR_BYTES, buf);
         self.in_array += 1;
@@ -457,23 +466,22 @@ impl<'a, B: Backend> Connection<'a, B> {
     /// Cuts the client off when a limit has passed. Returns when to look again: at once after a cut, `None` when
     /// no limit applies.
     fn enforce_limits(&mut self) -> Option<Duration> {
-        if self.session.is_transmission() && !self.stopping {
-            self.deadline = None;
-        }
         let in_grace = self.stopping && self.in_array == 0;
         let holds = self.holds();
-        if self.lost || !(holds || in_grace || self.deadline.is_some()) {
+        if !holds {
+            self.patience.reset();
+        }
+        if self.lost || !(holds || in_grace) {
             return None;
         }
         let now = Instant::now();
-        if std::mem::take(&mut self.moved) {
-            self.last_moved = now;
-        }
         if in_grace && self.deadline.is_none() {
             self.deadline = Some(now + self.shared.limits.stop_grace);
         }
         let late = self.deadline.is_some_and(|deadline| now >= deadline);
-        let stalled = holds && now - self.last_moved >= self.shared.limits.stall;
+        let limits = &self.shared.limits;
+        let limit = if self.backend.is_pressed() { limits.pressed_stall } else { limits.stall };
+        let stalled = holds && self.patience.is_over(now, limit);
         if late || stalled {
             tracing::warn!(late, stalled, "NBD client does not answer, cut off");
             self.lose();
@@ -481,6 +489,19 @@ impl<'a, B: Backend> Connection<'a, B> {
         }
         let deadline = self.deadline.map(|deadline| deadline - now);
         deadline.into_iter().chain(holds.then_some(STALL_CHECK)).min()
+    }
+}
+
+/// Bytes of a request that moves data: bounded by the session.
+fn bytes(len: u64) -> u32 {
+    u32::try_from(len).expect("a READ or WRITE is at most 32 MiB")
+}
+
+/// For large replies. TCP finds a good size by itself, unless it is told one.
+fn enlarge_send_buffer(socket: &OwnedFd) {
+    if sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX) {
+        // A larger buffer only saves wake-ups, so a refusal does not matter.
+        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
     }
 }
 

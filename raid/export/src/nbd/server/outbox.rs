@@ -54,8 +54,8 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.queue.push_back(Outgoing { slot, head, data });
     }
 
-    /// Sends the session's handshake bytes and then the replies, as much as the client takes. Buffers that are done with go to
-    /// `free`.
+    /// Sends the session's handshake bytes and then the replies, as much as the client takes, and returns how many bytes. Buffers that are
+    /// done with go to `free`.
     ///
     /// # Errors
     /// `AGAIN` when the client takes no more for now, with something left to send; anything else when it is gone.
@@ -64,7 +64,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         socket: BorrowedFd<'_>,
         session: &mut Session,
         free: impl FnMut(B),
-    ) -> Result<(), Errno> {
+    ) -> Result<usize, Errno> {
         let mut pieces = [IoSlice::new(&[]); GATHER];
         let mut count = 0;
         // Handshake bytes have all left before the first reply is begun: while there are some, nothing is skipped.
@@ -90,7 +90,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             }
         };
         self.sent_bytes(n, session, free);
-        Ok(())
+        Ok(n)
     }
 
     fn sent_bytes(&mut self, n: usize, session: &mut Session, mut free: impl FnMut(B)) {

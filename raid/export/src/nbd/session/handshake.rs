@@ -4,10 +4,10 @@
 //! swallowed and answered with ERR_TOO_BIG. Replies are appended to the session's output, and no option is looked at
 //! while more than [`MAX_OUTPUT`] bytes of it have not left: so output is bounded by that and one option's replies, under 10 KiB.
 
-use super::{CloseReason, Event, LOOKAHEAD, MAX_OPTION_DATA, MAX_OPTION_SWALLOW, MAX_OPTIONS, Phase, Session};
+use super::{BASE_ALLOCATION_ID, CloseReason, Event, MAX_OPTION_DATA, MAX_OPTION_SWALLOW, MAX_OPTIONS, Phase, Session};
 use crate::nbd::proto::{
-    EXPORT_NAME_PADDING, InfoRequest, MAX_PAYLOAD, OptionHead, client_flag, info, option, option_reply,
-    option_reply_type as reply_type,
+    BASE_ALLOCATION, BASE_NAMESPACE, EXPORT_NAME_PADDING, Headers, InfoRequest, MAX_PAYLOAD, MetaRequest, OptionHead,
+    client_flag, info, option, option_reply, option_reply_type as reply_type,
 };
 
 /// Unsent output at which no further option is looked at.
@@ -105,12 +105,12 @@ impl Session {
                 option_reply(&mut self.output, code, reply_type::SERVER, &[&len, name]);
                 self.answer(code, reply_type::ACK, &[]);
             }
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured = true;
-                self.answer(code, reply_type::ACK, &[]);
-            }
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS if data.is_empty() => self.headers(code),
             option::INFO | option::GO => self.info(code, data),
-            option::LIST | option::STRUCTURED_REPLY => self.answer(code, reply_type::ERR_INVALID, &[]),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(code, data),
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                self.answer(code, reply_type::ERR_INVALID, &[]);
+            }
             _ => self.answer(code, reply_type::ERR_UNSUP, &[]),
         }
     }
@@ -119,18 +119,59 @@ impl Session {
         option_reply(&mut self.output, code, reply_type, parts);
     }
 
+    fn headers(&mut self, code: u32) {
+        self.headers = match (code, self.headers) {
+            (option::EXTENDED_HEADERS, _) => Headers::Extended,
+            (_, Headers::Extended) => return self.answer(code, reply_type::ERR_EXT_HEADER_REQD, &[]),
+            _ => Headers::Structured,
+        };
+        self.answer(code, reply_type::ACK, &[]);
+    }
+
+    fn meta_context(&mut self, code: u32, data: &[u8]) {
+        let sets = code == option::SET_META_CONTEXT;
+        if sets {
+            // What was chosen before counts no more, even when this choice fails.
+            self.allocation = false;
+        }
+        let Some(request) = MetaRequest::parse(data).filter(|_| self.headers != Headers::Simple) else {
+            self.answer(code, reply_type::ERR_INVALID, &[]);
+            return;
+        };
+        if !self.is_export(request.name) {
+            self.answer(code, reply_type::ERR_UNKNOWN, &[]);
+            return;
+        }
+        let named = request.queries().any(|query| query == BASE_ALLOCATION);
+        // A list without a query, or of the namespace, is of everything; a choice names what it chooses.
+        let all = request.queries().next().is_none() || request.queries().any(|query| query == BASE_NAMESPACE);
+        if named || (all && !sets) {
+            let id = if sets { BASE_ALLOCATION_ID } else { 0 };
+            self.answer(code, reply_type::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION]);
+        }
+        if sets {
+            self.allocation = named;
+        }
+        self.answer(code, reply_type::ACK, &[]);
+    }
+
     fn is_export(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.export.name.as_bytes()
     }
 
     fn start_transmission(&mut self) {
-        self.phase = Phase::Head;
-        self.lookahead = LOOKAHEAD;
+        self.phase = Phase::Started;
+        self.lookahead = self.heads_ahead();
     }
 
     fn export_name(&mut self, name: &[u8]) {
         if !self.is_export(name) {
             self.close(CloseReason::UnknownExport);
+            return;
+        }
+        if self.headers == Headers::Extended {
+            // The protocol forbids it, and has no error reply.
+            self.close(CloseReason::OptionOutOfTurn);
             return;
         }
         self.output.extend_from_slice(&self.export.size_bytes.to_be_bytes());

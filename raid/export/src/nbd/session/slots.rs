@@ -7,6 +7,17 @@
 use super::{MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
 use crate::nbd::proto::{RequestHead, command};
 
+/// What the reply to a successful request carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carries {
+    /// Nothing.
+    Nothing,
+    /// The data of a READ.
+    Data,
+    /// The extent of a BLOCK_STATUS.
+    Extent,
+}
+
 /// A request's place in the table of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u16);
@@ -36,9 +47,8 @@ pub(super) struct Entry {
     state: State,
     pub(super) cookie: u64,
     pub(super) offset: u64,
-    pub(super) len: u32,
-    /// A READ, whose reply carries data.
-    pub(super) read: bool,
+    pub(super) len: u64,
+    pub(super) carries: Carries,
     /// Bytes that count against [`MAX_IN_FLIGHT_BYTES`].
     bytes: u32,
 }
@@ -52,7 +62,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        let empty = Entry { state: State::Free, cookie: 0, offset: 0, len: 0, read: false, bytes: 0 };
+        let empty = Entry { state: State::Free, cookie: 0, offset: 0, len: 0, carries: Carries::Nothing, bytes: 0 };
         let last = u16::try_from(MAX_IN_FLIGHT - 1).expect("MAX_IN_FLIGHT fits in a slot");
         Self {
             entries: vec![empty; MAX_IN_FLIGHT].into_boxed_slice(),
@@ -77,7 +87,11 @@ impl Slots {
             cookie: head.cookie,
             offset: head.offset,
             len: head.len,
-            read: head.command == command::READ,
+            carries: match head.command {
+                command::READ => Carries::Data,
+                command::BLOCK_STATUS => Carries::Extent,
+                _ => Carries::Nothing,
+            },
             bytes,
         };
         Some(slot)
@@ -99,7 +113,7 @@ impl Slots {
     pub(super) fn reply(&mut self, slot: Slot, ok: bool) -> Entry {
         let entry = self.step(slot, State::Submitted, State::Replied);
         let counted = entry.bytes;
-        if !(entry.read && ok) {
+        if entry.carries != Carries::Data || !ok {
             entry.bytes = 0;
         }
         let given_back = counted - entry.bytes;

@@ -1,9 +1,10 @@
 //! A driver that does by hand what the connection shell does, and the tests in two halves.
 
 use super::*;
-use crate::nbd::proto::{OptionHead, greeting, option};
+use crate::nbd::proto::{OptionHead, command_flag, greeting, option};
 use proptest::prelude::*;
 
+mod extended;
 mod handshake;
 mod transmission;
 
@@ -24,6 +25,8 @@ fn export() -> ExportInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Did {
     Submit(Request, Vec<u8>),
+    /// Answered without the array.
+    Answer(Slot),
     Refuse(Slot, NbdError),
     Close(CloseReason),
 }
@@ -38,23 +41,37 @@ struct Driver {
     /// Keep requests in flight.
     hold: bool,
     full: bool,
+    /// The start of transmission was told.
+    started: bool,
 }
 
 impl Driver {
     fn new(export: ExportInfo) -> Self {
         let session = Session::new(export);
-        Self { session, output: vec![], did: vec![], replies: vec![], incoming: vec![], hold: false, full: false }
+        Self {
+            session,
+            output: vec![],
+            did: vec![],
+            replies: vec![],
+            incoming: vec![],
+            hold: false,
+            full: false,
+            started: false,
+        }
     }
 
     /// A session in transmission, with nothing of the handshake left in the record.
-    fn started(export: ExportInfo, structured: bool) -> Self {
+    fn started(export: ExportInfo, headers: Headers) -> Self {
         let mut driver = Self::new(export);
         driver.feed(&3u32.to_be_bytes());
-        if structured {
-            driver.feed(&opt(option::STRUCTURED_REPLY, b""));
+        match headers {
+            Headers::Simple => {}
+            Headers::Structured => _ = driver.feed(&opt(option::STRUCTURED_REPLY, b"")),
+            Headers::Extended => _ = driver.feed(&opt(option::EXTENDED_HEADERS, b"")),
         }
+        driver.feed(&opt(option::SET_META_CONTEXT, &meta(b"", &[b"base:allocation"])));
         driver.feed(&opt(option::GO, b"\0\0\0\0\0\0"));
-        assert!(driver.session.is_transmission());
+        assert!(driver.session.is_transmission() && driver.started);
         driver.output.clear();
         driver
     }
@@ -84,7 +101,7 @@ impl Driver {
                     rest = &rest[n..];
                 }
                 Event::Payload { request, left } => {
-                    let at = (request.len - left) as usize;
+                    let at = request.len as usize - left as usize;
                     self.incoming.resize(request.len as usize, 0);
                     let taken = self.session.take_payload(&mut self.incoming[at..]);
                     let wanted = left as usize - taken;
@@ -105,10 +122,11 @@ impl Driver {
                         self.finish(request.slot, Ok(()));
                     }
                 }
-                Event::Refuse(slot, error) => {
-                    self.did.push(Did::Refuse(slot, error));
+                Event::Started => assert!(!std::mem::replace(&mut self.started, true), "told once"),
+                Event::Answer(slot, result) => {
+                    self.did.push(result.map_or_else(|error| Did::Refuse(slot, error), |()| Did::Answer(slot)));
                     if !self.hold {
-                        self.finish(slot, Err(error));
+                        self.finish(slot, result);
                     }
                 }
                 Event::Full if self.session.output().is_empty() => {
@@ -147,8 +165,23 @@ fn opt(code: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Data of LIST_META_CONTEXT and SET_META_CONTEXT.
+fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+    let len = |bytes: &[u8]| (bytes.len() as u32).to_be_bytes();
+    let mut data = [&len(name)[..], name, &(queries.len() as u32).to_be_bytes()].concat();
+    for query in queries {
+        data.extend([&len(query)[..], query].concat());
+    }
+    data
+}
+
 fn head(command: u16, flags: u16, offset: u64, len: u32) -> RequestHead {
-    RequestHead { flags, command, cookie: 0xc0_0c1e, offset, len }
+    RequestHead { flags, command, cookie: 0xc0_0c1e, offset, len: len.into() }
+}
+
+/// On the wire without extended headers.
+fn emit(head: RequestHead) -> Vec<u8> {
+    head.emit(Headers::Simple)
 }
 
 /// One message of a client.
@@ -166,12 +199,20 @@ fn message() -> impl Strategy<Value = Message> {
         (6u32..8, info),
         (prop_oneof![Just(3u32), Just(8)], Just(vec![])),
         (3u32..9, Just(vec![7; 9000])),
+        (9u32..11, Just(meta(b"md0", &[b"base:allocation", b"other:"]))),
     ];
-    let request = (0u16..8, 0u16..4, any::<u64>(), 0u64..16, 0u32..6, any::<bool>());
+    let request = (
+        0u16..9,
+        prop_oneof![4 => 0u16..4, 4 => Just(command_flag::PAYLOAD_LEN), 1 => 0u16..64],
+        any::<u64>(),
+        0u64..16,
+        0u32..6,
+        any::<bool>(),
+    );
     prop_oneof![
         1 => option.prop_map(|(code, data)| Message::Option(code, data)),
         8 => request.prop_map(|(command, flags, cookie, offset, len, odd)| {
-            let len = len * 512 + u32::from(odd && len == 5);
+            let len = u64::from(len * 512 + u32::from(odd && len == 5));
             Message::Request(RequestHead { flags, command, cookie, offset: offset * 512, len }, true)
         }),
     ]
@@ -179,7 +220,9 @@ fn message() -> impl Strategy<Value = Message> {
 
 /// A stream that makes sense for the most part: handshake, then requests with their payload.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
-    (proptest::collection::vec(message(), 0..30), any::<bool>(), any::<u32>()).prop_map(|(messages, go, seed)| {
+    let form = prop_oneof![Just(Headers::Simple), Just(Headers::Extended)];
+    let parts = (proptest::collection::vec(message(), 0..30), any::<bool>(), any::<u32>(), form);
+    parts.prop_map(|(messages, go, seed, form)| {
         let mut bytes = 3u32.to_be_bytes().to_vec();
         let (options, requests): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|m| matches!(m, Message::Option(..)));
@@ -188,14 +231,17 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
                 bytes.extend(opt(code, &data));
             }
         }
+        if form == Headers::Extended {
+            bytes.extend(opt(option::EXTENDED_HEADERS, b""));
+        }
         if go {
             bytes.extend(opt(option::GO, b"\0\0\0\0\0\0"));
         }
         for message in requests {
             if let Message::Request(head, payload) = message {
-                bytes.extend(head.emit());
-                if head.command == command::WRITE && payload {
-                    bytes.extend((0..head.len).map(|i| (i.wrapping_mul(seed | 1) >> 3) as u8));
+                bytes.extend(head.emit(form));
+                if payload {
+                    bytes.extend((0..head.payload(form) as u32).map(|i| (i.wrapping_mul(seed | 1) >> 3) as u8));
                 }
             }
         }
@@ -253,30 +299,38 @@ proptest! {
         prop_assert!(matches!(driver.session.poll(), Event::Close(_)));
     }
 
+}
+
+proptest! {
+    // Payloads up to the bound are copied in each.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
     /// Replies in any order, with any result, against a list of what is open.
     #[test]
     fn any_reply_order(
         steps in proptest::collection::vec((0u8..4, any::<prop::sample::Index>(), 1u32..200), 1..300),
-        structured in any::<bool>(),
+        headers in prop_oneof![Just(Headers::Simple), Just(Headers::Structured), Just(Headers::Extended)],
     ) {
-        let mut driver = Driver::started(export(), structured);
+        let mut driver = Driver::started(export(), headers);
         driver.hold = true;
         let (mut open, mut replied) = (Vec::<(Request, u64)>::new(), Vec::<(Request, bool)>::new());
         for (cookie, (step, index, blocks)) in (1u64..).zip(steps) {
             match step {
                 0 | 1 => {
                     let which = if step == 0 { command::READ } else { command::WRITE };
-                    let len = blocks * 65536 * 2;
-                    let head = RequestHead { flags: 0, command: which, cookie, offset: 512, len };
-                    let held: u64 = open.iter().map(|(r, _)| u64::from(r.len)).sum::<u64>()
-                        + replied.iter().filter(|(r, ok)| *ok && r.command == Command::Read).map(|(r, _)| u64::from(r.len)).sum::<u64>();
+                    let len = u64::from(blocks) * 65536 * 2;
+                    let payload = step == 1 && headers == Headers::Extended;
+                    let flags = if payload { command_flag::PAYLOAD_LEN } else { 0 };
+                    let head = RequestHead { flags, command: which, cookie, offset: 512, len };
+                    let held: u64 = open.iter().map(|(r, _)| r.len).sum::<u64>()
+                        + replied.iter().filter(|(r, ok)| *ok && r.command == Command::Read).map(|(r, _)| r.len).sum::<u64>();
                     let used = open.len() + replied.len();
                     prop_assert_eq!(driver.session.in_use(), used);
-                    let fits = used < MAX_IN_FLIGHT && held + u64::from(len) <= MAX_IN_FLIGHT_BYTES;
+                    let fits = used < MAX_IN_FLIGHT && held + len <= MAX_IN_FLIGHT_BYTES;
                     if !fits {
                         continue;
                     }
-                    driver.feed(&head.emit());
+                    driver.feed(&head.emit(headers));
                     if step == 1 {
                         driver.feed(&vec![0; len as usize]);
                     }
@@ -293,7 +347,7 @@ proptest! {
                     let read = request.command == Command::Read;
                     let at = 8;
                     prop_assert_eq!(&head.as_bytes()[at..at + 8], &cookie.to_be_bytes());
-                    prop_assert_eq!(data, if read && ok { request.len } else { 0 });
+                    prop_assert_eq!(u64::from(data), if read && ok { request.len } else { 0 });
                     replied.push((request, ok));
                 }
                 3 if !replied.is_empty() => {

@@ -30,7 +30,7 @@ fn run(command: &mut Command) -> Output {
 }
 
 fn uri(served: &Served) -> String {
-    format!("nbd+unix:///?socket={}", served.server.path().display())
+    served.at().uri()
 }
 
 /// Bytes that look random and differ everywhere.
@@ -120,8 +120,8 @@ fn nbdinfo() {
         r#""can_trim": true"#,
         r#""can_zero": true"#,
         r#""can_multi_conn": true"#,
-        r#""can_df": false"#,
-        r#""can_cache": false"#,
+        r#""can_df": true"#,
+        r#""can_cache": true"#,
         r#""block_size_minimum": 512"#,
         r#""block_size_preferred": 65536"#,
         r#""block_size_maximum": 33554432"#,
@@ -133,11 +133,50 @@ fn nbdinfo() {
     let output = run(Command::new(&nbdinfo).arg("--list").arg(uri(&served)));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(r#"export="md0":"#), "{text}");
-    let by_name = format!("nbd+unix:///md0?socket={}", served.server.path().display());
+    let by_name = format!("nbd+unix:///md0?socket={}", path_of(served.at()).display());
     let output = run(Command::new(&nbdinfo).arg("--size").arg(by_name));
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "67108864");
-    let unknown = format!("nbd+unix:///md7?socket={}", served.server.path().display());
+    let unknown = format!("nbd+unix:///md7?socket={}", path_of(served.at()).display());
     assert!(!Command::new(&nbdinfo).arg("--size").arg(unknown).output().unwrap().status.success());
+    assert_nothing_held(&served);
+}
+
+#[test]
+fn nbdinfo_maps_all_as_data() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    let served = serve(Array::new(64 << 20));
+    for uri in served.server.addresses().iter().map(Address::uri) {
+        let text = String::from_utf8(run(Command::new(&nbdinfo).arg("--map").arg(&uri)).stdout).unwrap();
+        let fields: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(fields, [["0", "67108864", "0", "data"]], "{uri}");
+        let totals = run(Command::new(&nbdinfo).args(["--map", "--totals"]).arg(&uri));
+        assert!(String::from_utf8(totals.stdout).unwrap().contains("100.0%"), "{uri}");
+    }
+    assert_nothing_held(&served);
+}
+
+#[test]
+fn libnbd_block_status() {
+    let served = serve(Array::new(16 << 20));
+    python(&served, include_str!("clients/block_status.py"));
+    assert_eq!(served.array.seen(), 0);
+    assert_nothing_held(&served);
+}
+
+#[test]
+fn qemu_converts_and_compares_over_tcp() {
+    let Some(qemu_img) = tool("qemu-img") else { return };
+    let served = serve(Array::new(16 << 20));
+    let mut image = noise(16 << 20);
+    image[(5 << 20)..(9 << 20)].fill(0);
+    let (source, copy) = (served.dir.path().join("in"), served.dir.path().join("out"));
+    std::fs::write(&source, &image).unwrap();
+    let uri = served.server.addresses()[1].uri();
+    run(Command::new(&qemu_img).args(["convert", "-n", "-f", "raw", "-O", "raw"]).arg(&source).arg(&uri));
+    assert!(served.array.bytes() == image);
+    run(Command::new(&qemu_img).args(["compare", "-f", "raw", "-F", "raw"]).arg(&source).arg(&uri));
+    run(Command::new(&qemu_img).args(["convert", "-f", "raw", "-O", "raw"]).arg(&uri).arg(&copy));
+    assert!(std::fs::read(&copy).unwrap() == image);
     assert_nothing_held(&served);
 }
 
@@ -196,7 +235,7 @@ fn python(served: &Served, script: &str) {
     }
     let file = served.dir.path().join("script.py");
     let mut out = std::fs::File::create(&file).unwrap();
-    writeln!(out, "import nbd, os, random\nuri = {:?}\npath = {:?}", uri(served), served.server.path()).unwrap();
+    writeln!(out, "import nbd, os, random\nuri = {:?}\npath = {:?}", uri(served), path_of(served.at())).unwrap();
     out.write_all(script.as_bytes()).unwrap();
     drop(out);
     run(Command::new(python).arg(file));

@@ -1,41 +1,57 @@
 //! A client that does exactly what it is told, right or wrong.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
-use crate::nbd::proto::{OptionHead, RequestHead, command, greeting, option};
+use crate::nbd::address::Address;
+use crate::nbd::proto::{Headers, OptionHead, RequestHead, chunk_type, command, command_flag, greeting, option};
 
 pub(super) struct Plain {
-    pub(super) stream: UnixStream,
-    structured: bool,
+    /// A socket of either kind.
+    pub(super) stream: File,
+    headers: Headers,
     cookie: u64,
-    /// Lengths of the reads that were asked for.
-    reads: HashMap<u64, u32>,
+    /// What was asked for: command, offset, length.
+    asked: HashMap<u64, (u16, u64, u32)>,
 }
 
 /// A reply: cookie, error number, data.
 pub(super) type Answer = (u64, u32, Vec<u8>);
 
+/// A connection on which nothing has been said.
+pub(super) fn connect(at: &Address) -> io::Result<File> {
+    let socket = match at {
+        Address::Unix(path) => OwnedFd::from(UnixStream::connect(path)?),
+        Address::Tcp { host, port } => OwnedFd::from(TcpStream::connect((host.as_str(), *port))?),
+    };
+    Ok(File::from(socket))
+}
+
 impl Plain {
     /// A client that has read the greeting.
-    pub(super) fn greeted(path: &Path) -> io::Result<Self> {
-        let mut stream = UnixStream::connect(path)?;
+    pub(super) fn greeted(at: &Address) -> io::Result<Self> {
+        let mut stream = connect(at)?;
         let mut bytes = [0; 18];
         stream.read_exact(&mut bytes)?;
         assert_eq!(bytes, greeting(3));
         stream.write_all(&3u32.to_be_bytes())?;
-        Ok(Self { stream, structured: false, cookie: 0, reads: HashMap::new() })
+        Ok(Self { stream, headers: Headers::Simple, cookie: 0, asked: HashMap::new() })
     }
 
     /// A client in transmission.
-    pub(super) fn connect(path: &Path, structured: bool) -> io::Result<Self> {
-        let mut client = Self::greeted(path)?;
-        if structured {
-            client.option(option::STRUCTURED_REPLY, b"")?;
-            client.structured = true;
+    pub(super) fn connect(at: &Address, headers: Headers) -> io::Result<Self> {
+        let mut client = Self::greeted(at)?;
+        match headers {
+            Headers::Simple => {}
+            Headers::Structured => _ = client.option(option::STRUCTURED_REPLY, b"")?,
+            Headers::Extended => _ = client.option(option::EXTENDED_HEADERS, b"")?,
         }
+        client.headers = headers;
+        client.option(option::SET_META_CONTEXT, b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation")?;
         client.option(option::GO, b"\0\0\0\0\0\0")?;
         Ok(client)
     }
@@ -59,10 +75,15 @@ impl Plain {
     /// The bytes of a request with the next cookie, which starts at 1.
     pub(super) fn request(&mut self, command: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
         self.cookie += 1;
-        if command == command::READ {
-            self.reads.insert(self.cookie, len);
-        }
-        RequestHead { flags, command, cookie: self.cookie, offset, len }.emit().to_vec()
+        self.asked.insert(self.cookie, (command, offset, len));
+        let payload = self.headers == Headers::Extended && command == command::WRITE;
+        let flags = flags | if payload { command_flag::PAYLOAD_LEN } else { 0 };
+        RequestHead { flags, command, cookie: self.cookie, offset, len: len.into() }.emit(self.headers)
+    }
+
+    /// The cookie of the last request.
+    pub(super) fn last_cookie(&self) -> u64 {
+        self.cookie
     }
 
     /// The bytes of a write.
@@ -91,35 +112,55 @@ impl Plain {
 
     /// Reads the next reply.
     pub(super) fn answer(&mut self) -> io::Result<Answer> {
-        let magic = u32::from_be_bytes(self.bytes()?);
-        if magic == 0x6744_6698 {
-            let error = u32::from_be_bytes(self.bytes()?);
-            let cookie = u64::from_be_bytes(self.bytes()?);
-            let read = self.reads.remove(&cookie);
-            assert!(read.is_none() || !self.structured, "a read is answered by chunks");
-            let mut data = vec![0; read.filter(|_| error == 0).unwrap_or(0) as usize];
-            self.stream.read_exact(&mut data)?;
-            return Ok((cookie, error, data));
+        match u32::from_be_bytes(self.bytes()?) {
+            0x6744_6698 => self.simple(),
+            0x668e_33ef if self.headers == Headers::Structured => self.chunk(),
+            0x6e8a_278c if self.headers == Headers::Extended => self.chunk(),
+            magic => panic!("magic {magic:#x}"),
         }
-        assert_eq!(magic, 0x668e_33ef);
-        assert!(self.structured);
-        let [_, done, kind_high, kind_low] = self.bytes()?;
-        assert_eq!(done, 1);
+    }
+
+    fn simple(&mut self) -> io::Result<Answer> {
+        assert_ne!(self.headers, Headers::Extended);
+        let error = u32::from_be_bytes(self.bytes()?);
         let cookie = u64::from_be_bytes(self.bytes()?);
-        let mut data = vec![0; u32::from_be_bytes(self.bytes()?) as usize];
+        let (command, _, len) = self.asked.remove(&cookie).expect("answered once");
+        let reads = command == command::READ;
+        assert!(!reads || self.headers == Headers::Simple, "a read is answered by chunks");
+        let mut data = vec![0; if reads && error == 0 { len as usize } else { 0 }];
         self.stream.read_exact(&mut data)?;
-        let len = self.reads.remove(&cookie).expect("only reads are answered by chunks");
-        match (kind_high, kind_low) {
-            (0, 1) => {
+        Ok((cookie, error, data))
+    }
+
+    fn chunk(&mut self) -> io::Result<Answer> {
+        assert_eq!(u16::from_be_bytes(self.bytes()?), 1, "the last chunk");
+        let kind = u16::from_be_bytes(self.bytes()?);
+        let cookie = u64::from_be_bytes(self.bytes()?);
+        let (command, offset, len) = self.asked.remove(&cookie).expect("answered once");
+        let payload = match self.headers {
+            Headers::Extended => {
+                assert_eq!(u64::from_be_bytes(self.bytes()?), offset);
+                u64::from_be_bytes(self.bytes()?)
+            }
+            _ => u32::from_be_bytes(self.bytes()?).into(),
+        };
+        let mut data = vec![0; payload as usize];
+        self.stream.read_exact(&mut data)?;
+        match (kind, command) {
+            (chunk_type::NONE, _) => assert!(data.is_empty() && command != command::READ),
+            (chunk_type::OFFSET_DATA, command::READ) => {
                 assert_eq!(data.len(), len as usize + 8);
-                Ok((cookie, 0, data.split_off(8)))
+                assert_eq!(data[..8], offset.to_be_bytes());
+                data.drain(..8);
             }
-            (0x80, 1) => {
+            (chunk_type::BLOCK_STATUS | chunk_type::BLOCK_STATUS_EXT, command::BLOCK_STATUS) => {}
+            (chunk_type::ERROR, _) => {
                 assert_eq!(data[4..], [0, 0]);
-                Ok((cookie, u32::from_be_bytes(data[..4].try_into().unwrap()), vec![]))
+                return Ok((cookie, u32::from_be_bytes(data[..4].try_into().unwrap()), vec![]));
             }
-            other => panic!("chunk type {other:?}"),
+            other => panic!("chunk type and command {other:?}"),
         }
+        Ok((cookie, 0, data))
     }
 
     /// Whether the server has closed, with nothing left to read.

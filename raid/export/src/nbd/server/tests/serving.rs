@@ -1,7 +1,7 @@
 //! Requests, plugs, and clients that behave badly.
 
 use super::memory::Seen;
-use super::plain::Plain;
+use super::plain::{Plain, connect};
 use super::*;
 use crate::nbd::backend::{Op, Status};
 use crate::nbd::proto::{command, command_flag, option, option_reply_type};
@@ -20,9 +20,9 @@ fn assert_all_returned(served: &Served) {
 
 #[test]
 fn writes_are_read_back_by_both_kinds_of_reply() {
-    for structured in [false, true] {
+    for headers in FORMS {
         let served = serve(Array::new(8 * MIB));
-        let mut client = Plain::connect(served.server.path(), structured).unwrap();
+        let mut client = Plain::connect(served.at(), headers).unwrap();
         let mut expected = vec![0; 8 * MIB];
         // Sizes around heads, read-ahead and socket buffer; sent from a thread because replies come meanwhile.
         for (i, sectors) in [1usize, 2, 3, 7, 8, 100, 1000, 4095, 4096].into_iter().enumerate() {
@@ -49,7 +49,7 @@ fn client_cookie(i: usize) -> u64 {
 fn many_in_flight_come_back_in_another_order_each_once() {
     let served = serve(Array::new(MIB));
     served.array.fill(&pattern(MIB, 5));
-    let mut client = Plain::connect(served.server.path(), true).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Structured).unwrap();
     served.array.hold(true);
     let requests: Vec<u8> = (0..100).flat_map(|i| client.request(command::READ, 0, i * 4096, 4096)).collect();
     client.send(&requests);
@@ -80,7 +80,7 @@ fn plugs(served: &Served, client: &mut Plain, bytes: &[u8], requests: usize) -> 
 #[test]
 fn a_plug_ends_when_nothing_is_left_to_read_or_at_its_bounds() {
     let served = serve(Array::new(16 * MIB));
-    let mut client = Plain::connect(served.server.path(), true).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Structured).unwrap();
 
     let reads: Vec<u8> = (0..10).flat_map(|i| client.request(command::READ, 0, i * 512, 512)).collect();
     let expected: Vec<Seen> = (0..10).map(|i| (Op::Read, i, 1)).collect();
@@ -111,7 +111,7 @@ fn a_plug_ends_when_nothing_is_left_to_read_or_at_its_bounds() {
 fn fua_flush_trim_and_zeroes_reach_the_array() {
     let served = serve(Array::new(32 * MIB));
     served.array.fill(&pattern(32 * MIB, 1));
-    let mut client = Plain::connect(served.server.path(), false).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Simple).unwrap();
     let mut bytes = client.request(command::WRITE, command_flag::FUA, 1024, 512);
     bytes.extend([9; 512]);
     assert_eq!(plugs(&served, &mut client, &bytes, 1), [[(Op::Write { fua: true }, 2, 1)]]);
@@ -139,9 +139,9 @@ fn fua_flush_trim_and_zeroes_reach_the_array() {
 
 #[test]
 fn the_arrays_status_reaches_the_client() {
-    for structured in [false, true] {
+    for headers in FORMS {
         let served = serve(Array::new(MIB));
-        let mut client = Plain::connect(served.server.path(), structured).unwrap();
+        let mut client = Plain::connect(served.at(), headers).unwrap();
         let table = [
             (Status::Ok, 0),
             (Status::Io, 5),
@@ -164,7 +164,7 @@ fn the_arrays_status_reaches_the_client() {
 #[test]
 fn refused_requests_do_not_reach_the_array() {
     let served = serve(Array::new(MIB));
-    let mut client = Plain::connect(served.server.path(), true).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Structured).unwrap();
     // The payload of a refused write is used up, the largest that the field can tell but a few included.
     for (offset, len, error) in [(1, 512, 22), (0, 40 << 20, 22), (MIB as u64, 512, 28), (0, 100_001, 22)] {
         let bytes = client.write(offset, &vec![1; len]);
@@ -172,12 +172,12 @@ fn refused_requests_do_not_reach_the_array() {
         assert_eq!(client.answer().unwrap().1, error);
     }
     assert_eq!(client.ask(command::READ, 0, MIB as u64, 512).1, 22);
-    assert_eq!(client.ask(7, 0, 0, 512).1, 22);
+    assert_eq!(client.ask(8, 0, 0, 512).1, 22);
     assert_eq!(served.array.seen(), 0);
     assert_eq!(client.ask(command::READ, 0, 0, 512).1, 0);
 
     let served = serve(Array::new(MIB).with_info(|info| info.read_only = true));
-    let mut client = Plain::connect(served.server.path(), false).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Simple).unwrap();
     let bytes = client.write(0, &[1; 512]);
     client.send(&bytes);
     assert_eq!(client.answer().unwrap().1, 1);
@@ -187,7 +187,7 @@ fn refused_requests_do_not_reach_the_array() {
 #[test]
 fn more_requests_than_the_bounds_wait_in_the_socket() {
     let served = serve(Array::new(64 * MIB));
-    let mut client = Plain::connect(served.server.path(), false).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Simple).unwrap();
     served.array.hold(true);
     let flushes: Vec<u8> = (0..300).flat_map(|_| client.request(command::FLUSH, 0, 0, 0)).collect();
     client.send(&flushes);
@@ -211,17 +211,17 @@ fn more_requests_than_the_bounds_wait_in_the_socket() {
 #[test]
 fn a_client_that_vanishes_gives_back_what_it_held() {
     let served = serve(Array::new(16 * MIB));
-    let mut other = Plain::connect(served.server.path(), true).unwrap();
-    let path = served.server.path();
+    let mut other = Plain::connect(served.at(), Headers::Structured).unwrap();
+    let path = served.at();
 
     // In the greeting, in an option, between requests, in a head, in a payload, in a payload that is refused.
-    drop(UnixStreamHalf::connect(path));
+    drop(connect(path).unwrap());
     let mut client = Plain::greeted(path).unwrap();
     client.send(b"IHAVEOPT\0\0");
     drop(client);
     for cut in [0, 10, 28, 29, 28 + 4000] {
         for offset in [0, 1] {
-            let mut client = Plain::connect(path, false).unwrap();
+            let mut client = Plain::connect(path, Headers::Simple).unwrap();
             let bytes = client.write(offset, &[1; 8192]);
             client.send(&bytes[..cut]);
             drop(client);
@@ -232,7 +232,7 @@ fn a_client_that_vanishes_gives_back_what_it_held() {
 
     // With requests in the array, and with replies that it never reads.
     served.array.hold(true);
-    let mut client = Plain::connect(path, true).unwrap();
+    let mut client = Plain::connect(path, Headers::Structured).unwrap();
     let mut bytes: Vec<u8> = (0..20).flat_map(|_| client.request(command::READ, 0, 0, MIB as u32)).collect();
     bytes.extend(client.write(0, &[3; 4096]));
     bytes.extend(client.request(command::WRITE_ZEROES, 0, 0, 16 * MIB as u32));
@@ -247,25 +247,16 @@ fn a_client_that_vanishes_gives_back_what_it_held() {
     assert_all_returned(&served);
 }
 
-/// A client that does not even read the greeting.
-struct UnixStreamHalf;
-
-impl UnixStreamHalf {
-    fn connect(path: &Path) -> std::os::unix::net::UnixStream {
-        std::os::unix::net::UnixStream::connect(path).unwrap()
-    }
-}
-
 #[test]
 fn garbage_ends_that_connection_alone() {
     let served = serve(Array::new(MIB));
-    let path = served.server.path();
-    let mut other = Plain::connect(path, true).unwrap();
-    let mut client = UnixStreamHalf::connect(path);
+    let path = served.at();
+    let mut other = Plain::connect(path, Headers::Structured).unwrap();
+    let mut client = connect(path).unwrap();
     std::io::Write::write_all(&mut client, b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut greeted = Plain::greeted(path).unwrap();
     greeted.send(&[0x55; 64]);
-    let mut started = Plain::connect(path, true).unwrap();
+    let mut started = Plain::connect(path, Headers::Structured).unwrap();
     let mut bytes = started.request(command::READ, 0, 0, 512);
     bytes.extend([0x55; 64]);
     started.send(&bytes);
@@ -280,7 +271,7 @@ fn garbage_ends_that_connection_alone() {
 #[test]
 fn options_over_the_socket() {
     let served = serve(Array::new(MIB));
-    let mut client = Plain::greeted(served.server.path()).unwrap();
+    let mut client = Plain::greeted(served.at()).unwrap();
     assert_eq!(client.option(option::LIST, b"").unwrap(), option_reply_type::ACK);
     assert_eq!(client.option(77, &[0; 100]).unwrap(), option_reply_type::ERR_UNSUP);
     assert_eq!(client.option(77, &vec![0; 1 << 20]).unwrap(), option_reply_type::ERR_TOO_BIG);
@@ -292,7 +283,7 @@ fn options_over_the_socket() {
 #[test]
 fn a_client_that_disconnects_gets_its_replies_first() {
     let served = serve(Array::new(MIB));
-    let mut client = Plain::connect(served.server.path(), false).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Simple).unwrap();
     served.array.hold(true);
     let mut bytes = client.write(0, &[8; 512]);
     bytes.extend(client.request(command::DISC, 0, 0, 0));
@@ -307,11 +298,11 @@ fn a_client_that_disconnects_gets_its_replies_first() {
 #[test]
 fn one_that_does_not_read_holds_up_no_other() {
     let served = serve(Array::new(4 * MIB));
-    let mut lazy = Plain::connect(served.server.path(), true).unwrap();
+    let mut lazy = Plain::connect(served.at(), Headers::Structured).unwrap();
     let reads: Vec<u8> = (0..60).flat_map(|_| lazy.request(command::READ, 0, 0, MIB as u32)).collect();
     lazy.send(&reads);
     eventually("all requests", || served.array.seen() == 60);
-    let mut other = Plain::connect(served.server.path(), true).unwrap();
+    let mut other = Plain::connect(served.at(), Headers::Structured).unwrap();
     for _ in 0..50 {
         assert_eq!(other.ask(command::READ, 0, 0, 4096).1, 0);
     }
@@ -327,9 +318,10 @@ fn requests_wait_for_memory_and_are_all_done() {
     served.array.limit_memory(64 << 10);
     std::thread::scope(|scope| {
         for n in 0..4u64 {
-            let path = served.server.path();
+            let path = served.at();
             scope.spawn(move || {
-                let mut client = Plain::connect(path, n % 2 == 0).unwrap();
+                let mut client =
+                    Plain::connect(path, if n % 2 == 0 { Headers::Structured } else { Headers::Extended }).unwrap();
                 for _ in 0..20 {
                     let mut bytes = client.write(n << 20, &pattern(32 << 10, n as u8));
                     bytes.extend((0..4).flat_map(|i| client.request(command::READ, 0, i << 20, 32 << 10)));
@@ -350,7 +342,7 @@ fn requests_wait_for_memory_and_are_all_done() {
 fn requests_wait_for_room_and_are_all_done() {
     let served = serve(Array::new(64 * MIB));
     served.array.limit_room(20_000);
-    let mut client = Plain::connect(served.server.path(), true).unwrap();
+    let mut client = Plain::connect(served.at(), Headers::Structured).unwrap();
     let mut bytes = vec![];
     for i in 0..8u64 {
         bytes.extend(client.request(command::WRITE_ZEROES, 0, i << 23, 32 * MIB as u32 - (i as u32) * MIB as u32 * 4));
@@ -387,14 +379,14 @@ fn one_that_stalls_is_cut_off_and_an_idle_one_is_not() {
     for writes in [false, true] {
         let served = serve_with(Array::new(32 * MIB), limits);
         served.array.limit_memory(32 * MIB);
-        let mut lazy = Plain::connect(served.server.path(), true).unwrap();
+        let mut lazy = Plain::connect(served.at(), Headers::Structured).unwrap();
         let bytes = match writes {
             false => lazy.request(command::READ, 0, 0, 32 * MIB as u32),
             true => lazy.write(0, &vec![1; 32 * MIB])[..1000].to_vec(),
         };
         lazy.send(&bytes);
         eventually("its buffer", || served.array.pool.held.load(Ordering::SeqCst) == 32 * MIB);
-        let mut other = Plain::connect(served.server.path(), true).unwrap();
+        let mut other = Plain::connect(served.at(), Headers::Structured).unwrap();
         // It waits for the memory that the first one holds.
         assert_eq!(other.ask(command::READ, 0, 0, 512).1, 0);
         eventually("the cut", || served.server.connections() == 1);
@@ -405,21 +397,24 @@ fn one_that_stalls_is_cut_off_and_an_idle_one_is_not() {
 
 #[test]
 fn connections_are_bounded() {
-    let served = serve_with(Array::new(MIB), Limits { connections: 3, ..Limits::default() });
-    let path = served.server.path();
-    let mut clients: Vec<_> = (0..3).map(|_| Plain::connect(path, false).unwrap()).collect();
+    let served = serve_with(
+        Array::new(MIB),
+        Limits { places: Places { served: 3, ..Limits::default().places }, ..Limits::default() },
+    );
+    let path = served.at();
+    let mut clients: Vec<_> = (0..3).map(|_| Plain::connect(path, Headers::Simple).unwrap()).collect();
     assert!(Plain::greeted(path).is_err());
     assert_eq!(clients[0].ask(command::READ, 0, 0, 512).1, 0);
     clients.pop();
     eventually("room", || served.server.connections() == 2);
-    assert!(Plain::connect(path, false).is_ok());
+    assert!(Plain::connect(path, Headers::Simple).is_ok());
 }
 
 #[test]
 fn a_client_that_chooses_nothing_is_cut_off() {
     let served = serve_with(Array::new(MIB), Limits { handshake: Duration::from_millis(30), ..Limits::default() });
-    let mut started = Plain::connect(served.server.path(), false).unwrap();
-    let mut client = Plain::greeted(served.server.path()).unwrap();
+    let mut started = Plain::connect(served.at(), Headers::Simple).unwrap();
+    let mut client = Plain::greeted(served.at()).unwrap();
     assert!(client.is_closed());
     assert_eq!(started.ask(command::READ, 0, 0, 512).1, 0);
 }
@@ -428,9 +423,11 @@ fn a_client_that_chooses_nothing_is_cut_off() {
 fn an_array_that_takes_no_client() {
     let served = serve(Array::new(MIB));
     served.array.refuse_open.store(true, Ordering::SeqCst);
-    assert!(Plain::greeted(served.server.path()).is_err());
+    // It is open only once an export was chosen.
+    let mut refused = Plain::greeted(served.at()).unwrap();
+    assert!(refused.option(option::GO, b"\0\0\0\0\0\0").is_err());
     served.array.refuse_open.store(false, Ordering::SeqCst);
-    assert!(Plain::connect(served.server.path(), false).is_ok());
+    assert!(Plain::connect(served.at(), Headers::Simple).is_ok());
 }
 
 #[test]
@@ -438,11 +435,12 @@ fn what_cannot_be_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd");
     let array = Array::new(MIB).with_info(|info| info.preferred_block = 3 * 65536);
-    let error = Server::start(&path, Arc::new(array)).unwrap_err();
+    let at = [Address::Unix(path.clone())];
+    let error = Server::bind(&at).unwrap().serve(Arc::new(array)).unwrap_err();
     assert!(matches!(error, StartError::Info(InfoError::PreferredBlock(196_608))));
     assert!(!path.exists());
-    let server = Server::start(&path, Arc::new(Array::new(MIB))).unwrap();
-    let error = Server::start(&path, Arc::new(Array::new(MIB))).unwrap_err();
-    assert!(matches!(error, StartError::Bind(BindError::InUse(_))));
+    let server = Server::bind(&at).unwrap().serve(Arc::new(Array::new(MIB))).unwrap();
+    let error = Server::bind(&at).unwrap_err();
+    assert!(matches!(error, BindError::InUse(_)));
     server.stop();
 }

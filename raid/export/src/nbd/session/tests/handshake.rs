@@ -20,7 +20,7 @@ fn replies(output: &[u8]) -> Vec<OptionReply> {
     list
 }
 
-const EXPORT_INFO: &[u8] = b"\0\0\0\0\0\0\x40\0\0\0\x01\x6d";
+const EXPORT_INFO: &[u8] = b"\0\0\0\0\0\0\x40\0\0\0\x05\x6d";
 const BLOCK_INFO: &[u8] = b"\0\x03\0\0\x02\0\0\x01\0\0\x02\0\0\0";
 
 #[test]
@@ -65,9 +65,9 @@ fn options_and_their_replies() {
         (0, b"", one(0, reply::ERR_UNSUP), false),
         (4, b"", one(4, reply::ERR_UNSUP), false),
         (5, b"", one(5, reply::ERR_UNSUP), false),
-        (9, b"abc", one(9, reply::ERR_UNSUP), false),
-        (10, b"abc", one(10, reply::ERR_UNSUP), false),
-        (11, b"", one(11, reply::ERR_UNSUP), false),
+        (option::EXTENDED_HEADERS, b"", one(option::EXTENDED_HEADERS, reply::ACK), false),
+        (option::EXTENDED_HEADERS, b"x", one(option::EXTENDED_HEADERS, reply::ERR_INVALID), false),
+        (12, b"", one(12, reply::ERR_UNSUP), false),
         (u32::MAX, b"abc", one(u32::MAX, reply::ERR_UNSUP), false),
         (99, &long[..MAX_OPTION_DATA], one(99, reply::ERR_UNSUP), false),
     ];
@@ -87,6 +87,99 @@ fn options_and_their_replies() {
 }
 
 #[test]
+fn chunks_may_have_the_flag_for_one_of_them() {
+    for code in [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS] {
+        let mut driver = Driver::new(export());
+        driver.feed(&3u32.to_be_bytes());
+        driver.feed(&[opt(code, b""), opt(option::INFO, b"\0\0\0\0\0\0")].concat());
+        assert_eq!(replies(&driver.output)[1].2, b"\0\0\0\0\0\0\x40\0\0\0\x05\xed");
+    }
+}
+
+#[test]
+fn extended_headers_are_not_taken_back() {
+    let mut driver = Driver::new(export());
+    driver.feed(&3u32.to_be_bytes());
+    let [structured, extended] = [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS].map(|code| opt(code, b""));
+    driver.feed(&[&structured[..], &structured, &extended, &extended, &structured].concat());
+    let answers: Vec<u32> = replies(&driver.output).into_iter().map(|(_, kind, _)| kind).collect();
+    assert_eq!(answers, [reply::ACK, reply::ACK, reply::ACK, reply::ACK, reply::ERR_EXT_HEADER_REQD]);
+}
+
+#[test]
+fn metadata_contexts() {
+    const LIST: u32 = option::LIST_META_CONTEXT;
+    const SET: u32 = option::SET_META_CONTEXT;
+    const ALLOCATION: &[u8] = b"base:allocation";
+    let context = |id: u8| vec![0, 0, 0, id].into_iter().chain(ALLOCATION.to_vec()).collect::<Vec<u8>>();
+    let many: Vec<&[u8]> = vec![&b"x:"[..]; 100].into_iter().chain([ALLOCATION, ALLOCATION]).collect();
+    let truncated = |len: usize| meta(b"md0", &[ALLOCATION])[..len].to_vec();
+    let cases: Vec<(u32, Vec<u8>, u32, Option<u8>)> = vec![
+        (LIST, meta(b"", &[]), reply::ACK, Some(0)),
+        (LIST, meta(b"md0", &[b"base:"]), reply::ACK, Some(0)),
+        (LIST, meta(b"md0", &[ALLOCATION]), reply::ACK, Some(0)),
+        (LIST, meta(b"md0", &[b"qemu:", b"base:other"]), reply::ACK, None),
+        (LIST, meta(b"md1", &[]), reply::ERR_UNKNOWN, None),
+        (LIST, b"".to_vec(), reply::ERR_INVALID, None),
+        (SET, meta(b"md0", &[ALLOCATION]), reply::ACK, Some(1)),
+        (SET, meta(b"", &many), reply::ACK, Some(1)),
+        (SET, meta(b"", &[b"base:"]), reply::ACK, None),
+        (SET, meta(b"", &[b"base:allocation:x", b"", b"base"]), reply::ACK, None),
+        (SET, meta(b"", &[]), reply::ACK, None),
+        (SET, meta(b"md1", &[ALLOCATION]), reply::ERR_UNKNOWN, None),
+        (SET, truncated(29), reply::ERR_INVALID, None),
+        (SET, truncated(12), reply::ERR_INVALID, None),
+        (SET, truncated(8), reply::ERR_INVALID, None),
+        (SET, truncated(5), reply::ERR_INVALID, None),
+        (SET, [meta(b"", &[ALLOCATION]), vec![0]].concat(), reply::ERR_INVALID, None),
+        (SET, b"\0\0\0\0\xff\xff\xff\xff".to_vec(), reply::ERR_INVALID, None),
+        (SET, vec![0; MAX_OPTION_DATA + 1], reply::ERR_TOO_BIG, None),
+    ];
+    for (code, data, end, id) in cases {
+        for headers in [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS] {
+            let mut driver = Driver::new(export());
+            driver.feed(&3u32.to_be_bytes());
+            driver.feed(&[opt(headers, b""), opt(code, &data)].concat());
+            let mut expected: Vec<OptionReply> =
+                id.into_iter().map(|id| (code, reply::META_CONTEXT, context(id))).collect();
+            expected.push((code, end, vec![]));
+            assert_eq!(replies(&driver.output)[1..], expected, "{code} {data:?}");
+        }
+        // Without chunks nothing can be told of them.
+        let mut driver = Driver::new(export());
+        driver.feed(&3u32.to_be_bytes());
+        driver.feed(&opt(code, &data));
+        let end = if end == reply::ERR_TOO_BIG { end } else { reply::ERR_INVALID };
+        assert_eq!(replies(&driver.output), [(code, end, vec![])]);
+    }
+}
+
+#[test]
+fn the_last_choice_of_contexts_counts() {
+    let good = opt(option::SET_META_CONTEXT, &meta(b"md0", &[b"base:allocation"]));
+    let none = opt(option::SET_META_CONTEXT, &meta(b"md0", &[]));
+    let unknown = opt(option::SET_META_CONTEXT, &meta(b"md1", &[b"base:allocation"]));
+    let list = opt(option::LIST_META_CONTEXT, &meta(b"md0", &[]));
+    let malformed = opt(option::SET_META_CONTEXT, b"");
+    for (options, chosen) in [
+        (vec![&good], true),
+        (vec![&none, &good, &list], true),
+        (vec![&good, &none], false),
+        (vec![&good, &unknown], false),
+        (vec![&good, &malformed], false),
+        (vec![], false),
+    ] {
+        let mut driver = Driver::new(export());
+        driver.feed(&3u32.to_be_bytes());
+        driver.feed(&opt(option::STRUCTURED_REPLY, b""));
+        options.into_iter().for_each(|option| _ = driver.feed(option));
+        driver.feed(&opt(option::GO, b"\0\0\0\0\0\0"));
+        driver.feed(&emit(head(command::BLOCK_STATUS, 0, 0, 512)));
+        assert_eq!(matches!(driver.did()[..], [Did::Answer(_)]), chosen);
+    }
+}
+
+#[test]
 fn export_name_has_padding_unless_both_agreed() {
     for (flags, padding) in [(3u32, 0), (1, 124), (2, 0), (0, 124)] {
         for name in ["", "md0"] {
@@ -94,7 +187,7 @@ fn export_name_has_padding_unless_both_agreed() {
             driver.feed(&flags.to_be_bytes());
             driver.feed(&opt(option::EXPORT_NAME, name.as_bytes()));
             let mut expected = greeting(3).to_vec();
-            expected.extend(b"\0\0\0\0\x40\0\0\0\x01\x6d");
+            expected.extend(b"\0\0\0\0\x40\0\0\0\x05\x6d");
             expected.extend(vec![0; padding]);
             assert_eq!(driver.output, expected, "flags {flags}");
             assert!(driver.session.is_transmission());
@@ -107,7 +200,7 @@ fn a_read_only_export_says_so() {
     let mut driver = Driver::new(ExportInfo { read_only: true, ..export() });
     driver.feed(&3u32.to_be_bytes());
     driver.feed(&opt(option::EXPORT_NAME, b""));
-    assert_eq!(driver.output[driver.output.len() - 2..], [0x01, 0x6f]);
+    assert_eq!(driver.output[driver.output.len() - 2..], [0x05, 0x6f]);
 }
 
 #[test]
@@ -127,6 +220,10 @@ fn what_ends_a_negotiation() {
         (after_flags(long_head(77, u32::MAX)), CloseReason::OptionLength(u32::MAX)),
         (after_flags(long_head(option::EXPORT_NAME, 8193)), CloseReason::OptionLength(8193)),
         ([vec![0; 4], opt(option::LIST, b"")].concat(), CloseReason::OptionOutOfTurn),
+        (
+            after_flags([opt(option::EXTENDED_HEADERS, b""), opt(option::EXPORT_NAME, b"")].concat()),
+            CloseReason::OptionOutOfTurn,
+        ),
         (after_flags(opt(77, b"").repeat(1025)), CloseReason::OptionOutOfTurn),
     ];
     for (bytes, reason) in cases {

@@ -48,7 +48,7 @@ for structured in (True, False):
         (errno.EINVAL, lambda: h.pwrite(b"y" * 512, 100)),
         (errno.ENOSPC, lambda: h.zero(512, 1 << 20)),
         (errno.EINVAL, lambda: h.trim(512, 1 << 20)),
-        (errno.EINVAL, lambda: h.cache(512, 0)),
+        (errno.EINVAL, lambda: h.cache(512, 1 << 20)),
         (errno.EINVAL, lambda: h.zero(512, 0, nbd.CMD_FLAG_FAST_ZERO)),
         (errno.EINVAL, lambda: h.pread(33 << 20, 0)),
     ]
@@ -58,6 +58,7 @@ for structured in (True, False):
             raise SystemExit("request %d was accepted" % cases.index((number, call)))
         except nbd.Error as error:
             assert error.errnum == number, (number, error)
+    h.cache(512, 0)
     # All of it left the stream in step.
     assert h.pread(1024, 512) == b"x" * 1024
     h.zero(512, 512, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FUA)

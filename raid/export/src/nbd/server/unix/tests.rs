@@ -14,11 +14,12 @@ fn leave_stale(path: &Path) {
 fn mode_and_removal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let listener = Listener::bind(&path).unwrap();
+    let listener = UnixSocket::bind(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
-    assert!(listener.accept().unwrap().is_none());
+    let next = || rustix::net::accept_with(&listener, SocketFlags::CLOEXEC);
+    assert_eq!(next().err(), Some(Errno::AGAIN));
     let _client = UnixStream::connect(&path).unwrap();
-    assert!(listener.accept().unwrap().is_some());
+    assert!(next().is_ok());
     drop(listener);
     assert!(!path.exists());
 }
@@ -29,8 +30,8 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let path = dir.path().join("s");
     leave_stale(&path);
     assert!(path.exists());
-    let live = Listener::bind(&path).unwrap();
-    let error = Listener::bind(&path).unwrap_err();
+    let live = UnixSocket::bind(&path).unwrap();
+    let error = UnixSocket::bind(&path).unwrap_err();
     assert!(matches!(&error, BindError::InUse(p) if *p == path));
     assert_eq!(
         error.to_string(),
@@ -45,7 +46,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
 fn a_full_backlog_is_a_live_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let _live = Listener::bind(&path).unwrap();
+    let _live = UnixSocket::bind(&path).unwrap();
     let address = SocketAddrUnix::new(&path).unwrap();
     let mut clients = vec![];
     loop {
@@ -58,7 +59,7 @@ fn a_full_backlog_is_a_live_server() {
             }
         }
     }
-    assert!(matches!(Listener::bind(&path), Err(BindError::InUse(_))));
+    assert!(matches!(UnixSocket::bind(&path), Err(BindError::InUse(_))));
 }
 
 #[test]
@@ -66,11 +67,11 @@ fn other_files_stay() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(Listener::bind(&path), Err(BindError::NotASocket(_))));
+    assert!(matches!(UnixSocket::bind(&path), Err(BindError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     let link = dir.path().join("l");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert!(matches!(Listener::bind(&link), Err(BindError::NotASocket(_))));
+    assert!(matches!(UnixSocket::bind(&link), Err(BindError::NotASocket(_))));
 }
 
 #[test]
@@ -78,12 +79,12 @@ fn path_limits() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().as_os_str().len() + 1;
     let fits = dir.path().join("x".repeat(MAX_PATH_BYTES - base));
-    Listener::bind(&fits).unwrap();
+    UnixSocket::bind(&fits).unwrap();
     let long = dir.path().join("x".repeat(MAX_PATH_BYTES + 1 - base));
-    let error = Listener::bind(&long).unwrap_err();
+    let error = UnixSocket::bind(&long).unwrap_err();
     assert!(matches!(&error, BindError::PathTooLong(p) if *p == long));
     assert!(error.to_string().contains("108 bytes long, the limit is 107"));
-    let missing = Listener::bind(&dir.path().join("no/such")).unwrap_err();
+    let missing = UnixSocket::bind(&dir.path().join("no/such")).unwrap_err();
     assert!(matches!(missing, BindError::System { what: "cannot open its directory", .. }));
 }
 
@@ -91,7 +92,7 @@ fn path_limits() {
 fn a_file_that_took_our_place_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let listener = Listener::bind(&path).unwrap();
+    let listener = UnixSocket::bind(&path).unwrap();
     // Another file of another inode: made before the old one goes.
     let other = dir.path().join("o");
     std::fs::write(&other, "").unwrap();
@@ -107,7 +108,7 @@ fn two_that_start_at_once() {
     for _ in 0..50 {
         leave_stale(&path);
         let results: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| Listener::bind(&path))).collect();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| UnixSocket::bind(&path))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
