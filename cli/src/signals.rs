@@ -1,22 +1,29 @@
-//! SIGTERM and SIGINT as a request to end.
+//! SIGTERM and SIGINT as a request to end; SIGXFSZ as nothing.
 //!
-//! From [`Signals::new`] on neither kills the process any more; whoever made it must listen.
+//! From [`Signals::new`] on none of them kills the process any more; whoever made it must listen. SIGXFSZ comes with a write beyond the limit
+//! on file sizes: that fails as any other write to a bad disk, and its error is what counts.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The two signals. Made and used within a tokio runtime.
+/// The signals. Made and used within a tokio runtime.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Held so that it is caught.
+    _file_size: Signal,
 }
 
 impl Signals {
     /// Starts to catch them.
     pub(crate) fn new() -> io::Result<Signals> {
-        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            _file_size: signal(SignalKind::from_raw(libc::SIGXFSZ))?,
+        })
     }
 
     /// The next one's name.

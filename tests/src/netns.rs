@@ -5,6 +5,7 @@
 
 use crate::proc::Cmd;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,6 +47,20 @@ impl NetNs {
         match File::open(&path) {
             Ok(file) => file,
             Err(error) => panic!("cannot open namespace {}: {error}", path.display()),
+        }
+    }
+
+    /// Runs `work` on a thread that is in it: sockets opened there belong to it, and stay usable anywhere.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let netns = self.open();
+        let enter = move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(netns.as_fd(), kind).expect("root may enter a namespace");
+            work()
+        };
+        match std::thread::scope(|scope| scope.spawn(enter).join()) {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
         }
     }
 
