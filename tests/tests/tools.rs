@@ -210,11 +210,10 @@ fn a_lossy_cable_is_seen_by_ping_and_stood_by_the_others() {
     require!(netns);
     let rig = ShelfRig::new(3, MEMBER_BYTES, None);
     wait_for_cable(&rig.netns);
-    let trips = json(&rig.netns, "ping", &["--fault", "loss=0.1,seed=3", "-t", "0.05", "-c", "100", "9.0"]);
-    for kind in ["config", "identify"] {
-        let answered = trips[0][kind]["answered"].as_u64().unwrap();
-        assert!((40..100).contains(&answered), "about a fifth of the rounds fails: {answered}");
-    }
+    let trips = json(&rig.netns, "ping", &["--fault", "loss=0.1,seed=3", "-t", "0.5", "-c", "30", "9.0"]);
+    let answered = |kind: &str| trips[0][kind]["answered"].as_u64().unwrap();
+    let both = answered("config") + answered("identify");
+    assert!((25..60).contains(&both), "about a fifth of 60 is lost: {trips}");
     let rows = json(&rig.netns, "identify", &["--fault", "loss=0.1,seed=4", "-t", "2"]);
     assert_eq!(rows.as_array().unwrap().len(), 3);
     // A request whose first copy worked and whose answer was lost is no failure.
@@ -372,6 +371,11 @@ fn stat_and_tune_of_a_running_array() {
     assert_eq!(tune(&["aoe_window=4"]), "aoe_window=4\n");
     let rows = json(&rig.netns, "stat", &["9.1"]);
     assert_eq!((&rows[0]["device"], &rows[0]["window"]), (&"e9.1".into(), &8.into()));
+    // Interfaces and devices of the same names in another network are others.
+    let elsewhere = NetNs::new();
+    elsewhere.veth(HOST, DISKS, rig::MTU);
+    let stat = fails(&elsewhere, "stat", &["-t", "0.2", "9.1"], &[]);
+    assert_eq!(stat, "      e9.1            (NA)       (NA) (NA)  down\n");
     // The same without a look at the network.
     let members = binary::etherraid("stat").ok(LIMIT);
     let mine: Vec<&str> = members.lines().filter(|line| line.ends_with(&format!("array={}", spec.name()))).collect();

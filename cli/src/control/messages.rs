@@ -55,6 +55,8 @@ pub(crate) struct AoeDevice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AoePath {
     pub(crate) interface: String,
+    /// Its own address; unset while it is down.
+    pub(crate) local_mac: Option<String>,
     pub(crate) mac: String,
     pub(crate) up: bool,
     /// Smoothed; unset before the first sample.
@@ -187,6 +189,7 @@ impl From<PathLook> for AoePath {
     fn from(path: PathLook) -> AoePath {
         AoePath {
             interface: path.interface,
+            local_mac: path.local.map(|mac| mac.to_string()),
             mac: path.mac.to_string(),
             up: path.up,
             rtt_us: (!path.srtt.is_zero()).then_some(path.srtt.as_nanos() as f64 / 1000.0),

@@ -14,7 +14,7 @@ use super::probe::{self, Seen, gigabytes};
 use super::raw::{Patience, Raw};
 use super::status::{LIMIT, arrays};
 use super::{exit, micros, print, print_json};
-use crate::control::messages::AoeDevice;
+use crate::control::messages::{AoeDevice, AoePath};
 use crate::errors::one_line;
 use crate::usage::usage;
 
@@ -95,8 +95,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return usage("name the interface that leads to the devices with -i");
     }
     let mut rows = Rows::new();
+    let mut local = Vec::new();
     if !network.is_empty() {
         let mut raw = args.network.open()?;
+        local
+            .extend(raw.ports().map(|port| (raw.interface(port).to_owned(), raw.mac(port).map(|mac| mac.to_string()))));
         probe_all(&mut raw, &args, &mut rows);
         if rows.is_empty() && args.devices.is_empty() {
             eprintln!("etherraid: {}", args.network.silence(&raw, None));
@@ -108,7 +111,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     for array in arrays {
         match array.get_within::<Vec<AoeDevice>>("/paths", LIMIT) {
-            Ok(devices) => devices.iter().for_each(|device| member(&mut rows, array.name(), device, network)),
+            Ok(devices) => devices.iter().for_each(|device| member(&mut rows, array.name(), device, &local)),
             Err(_) if !array.is_there() => {}
             Err(error) => tracing::warn!("{}", one_line(error.as_ref())),
         }
@@ -155,9 +158,14 @@ fn probe_all(raw: &mut Raw, args: &Args, rows: &mut Rows) {
     }
 }
 
-/// What a running array knows of a member; nothing if it is reached on none of the interfaces asked for.
-fn member(rows: &mut Rows, array: &str, device: &AoeDevice, network: &[String]) {
-    let there = network.is_empty() || device.paths.iter().any(|path| network.contains(&path.interface));
+/// An interface: its name, and its address while it is up.
+type Local = (String, Option<String>);
+
+/// What a running array knows of a member; nothing if it is reached on none of the interfaces asked for. The array may run in another network
+/// namespace, with interfaces of the same names.
+fn member(rows: &mut Rows, array: &str, device: &AoeDevice, network: &[Local]) {
+    let is_ours = |path: &AoePath| network.iter().any(|(name, mac)| (name, mac) == (&path.interface, &path.local_mac));
+    let there = network.is_empty() || device.paths.iter().any(is_ours);
     let Some(address) = device.device.parse::<Address>().ok().filter(|_| there) else { return };
     let row = rows.entry(address).or_insert_with(|| Row::empty(address));
     row.array = Some(array.to_owned());
@@ -215,11 +223,11 @@ fn line(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::messages::AoePath;
 
     fn path(interface: &str, up: bool, rtt_us: Option<f64>, answered: u64) -> AoePath {
         AoePath {
             interface: interface.into(),
+            local_mac: up.then(|| format!("02:00:00:00:01:{}", interface.len())),
             mac: "02:00:00:00:00:01".into(),
             up,
             rtt_us,
@@ -243,7 +251,7 @@ mod tests {
         }
     }
 
-    fn rows_of(device: &AoeDevice, network: &[String]) -> Vec<Row> {
+    fn rows_of(device: &AoeDevice, network: &[Local]) -> Vec<Row> {
         let mut rows = Rows::new();
         member(&mut rows, "r5", device, network);
         rows.into_values().collect()
@@ -270,8 +278,10 @@ mod tests {
             line(&rows[0]),
             "      e9.0     10995.116GB  eth0,eth1 8192  up             rtt=0.325ms window=16 nout=2 lost=20.00% array=r5"
         );
-        assert!(rows_of(&two, &["eth9".into()]).is_empty(), "on other interfaces");
-        assert_eq!(rows_of(&two, &["eth1".into()]).len(), 1);
+        let mac = Some("02:00:00:00:01:4".to_owned());
+        assert!(rows_of(&two, &[("eth9".into(), mac.clone())]).is_empty(), "on other interfaces");
+        assert!(rows_of(&two, &[("eth1".into(), None)]).is_empty(), "in another namespace");
+        assert_eq!(rows_of(&two, &[("eth1".into(), mac)]).len(), 1);
         let silent = rows_of(&device(vec![path("eth0", true, Some(1.0), 1)], true), &[]);
         assert_eq!(silent[0].state, "down");
         let unused = rows_of(&device(vec![path("eth0", false, None, 0)], false), &[]);

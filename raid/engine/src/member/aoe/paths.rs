@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aoe_proto::initiator::PathState;
+use aoe_proto::initiator::{PathState, PathView};
 use aoe_proto::wire::{Address, MacAddr};
 use raid_core::units::Sectors;
 
@@ -32,6 +32,8 @@ pub struct DevicePaths {
 pub struct PathLook {
     /// The local interface.
     pub interface: String,
+    /// Its address, while it is up. Interfaces in other network namespaces may have the same name.
+    pub local: Option<MacAddr>,
     /// The remote address.
     pub mac: MacAddr,
     /// In use.
@@ -55,16 +57,19 @@ pub struct PathLook {
 impl Aoe {
     /// The devices that are open, and the paths to them.
     pub(in crate::member) fn look(&mut self) -> Vec<DevicePaths> {
-        let names: Vec<String> = self.driver.links().map(|(name, ..)| name.to_owned()).collect();
+        let links = self.driver.links().map(|(name, info, _)| (name.to_owned(), info.map(|info| info.mac)));
+        let links: Vec<(String, Option<MacAddr>)> = links.collect();
         let Aoe { open, driver, .. } = self;
-        open.iter().filter_map(|open| look_at(driver, open.device, &names)).collect()
+        open.iter().filter_map(|open| look_at(driver, open.device, &links)).collect()
     }
 }
 
-fn look_at(driver: &mut Driver, device: super::DeviceId, names: &[String]) -> Option<DevicePaths> {
+fn look_at(driver: &mut Driver, device: super::DeviceId, links: &[(String, Option<MacAddr>)]) -> Option<DevicePaths> {
     let view = driver.initiator().device(device)?;
-    let paths = view.paths().map(|path| PathLook {
-        interface: names.get(usize::from(path.port.0)).cloned().unwrap_or_default(),
+    let link = |path: &PathView| links.get(usize::from(path.port.0)).cloned().unwrap_or_default();
+    let look = |path: PathView, (interface, local)| PathLook {
+        interface,
+        local,
         mac: path.mac,
         up: path.state == PathState::Up,
         srtt: path.srtt,
@@ -74,14 +79,14 @@ fn look_at(driver: &mut Driver, device: super::DeviceId, names: &[String]) -> Op
         sent: path.counters.sent,
         retransmits: path.counters.retransmits,
         answered: path.counters.answered,
-    });
+    };
     Some(DevicePaths {
         address: view.address(),
         sectors: view.identify().map(|identify| Sectors(identify.sectors)),
         silent: view.is_silent(),
         buffer_count: view.buffer_count(),
         outstanding: view.outstanding(),
-        paths: paths.collect(),
+        paths: view.paths().map(|path| look(path, link(&path))).collect(),
     })
 }
 
@@ -123,6 +128,7 @@ fn add_path(known: &mut PathLook, other: &PathLook) {
     if let Some(mean) = sum.checked_div(mine + theirs) {
         known.srtt = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
     }
+    known.local = known.local.or(other.local);
     known.up |= other.up;
     known.cwnd = known.cwnd.saturating_add(other.cwnd);
     known.outstanding += other.outstanding;
@@ -139,6 +145,7 @@ mod tests {
     fn path(interface: &str, mac: u8, srtt_us: u64, answered: u64) -> PathLook {
         PathLook {
             interface: interface.into(),
+            local: (answered > 0).then_some(MacAddr([2, 0, 0, 0, 1, mac])),
             mac: MacAddr([2, 0, 0, 0, 0, mac]),
             up: answered > 0,
             srtt: Duration::from_micros(srtt_us),
@@ -167,6 +174,7 @@ mod tests {
         assert_eq!((first.mac.0[5], first.srtt), (1, Duration::from_micros(125)), "the mean over the frames answered");
         assert_eq!((first.cwnd, first.outstanding, first.sent, first.answered), (20, 2, 6, 4));
         assert_eq!((first.retransmits, first.payload, first.up), (2, 16, true));
+        assert_eq!(first.local, Some(MacAddr([2, 0, 0, 0, 1, 1])));
         assert_eq!((second.mac.0[5], second.answered), (2, 5));
         assert_eq!((all[0].outstanding, all[0].sectors, all[0].silent), (2, Some(Sectors(8)), false));
         assert_eq!((all[1].sectors, all[1].silent), (None, true));
