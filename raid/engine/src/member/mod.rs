@@ -1,6 +1,6 @@
 //! Member devices: what carries member requests out.
 //!
-//! A worker's requests go to its own [`Devices`], which routes them by handle: memory members are served on the spot,
+//! A worker's requests go to its own [`devices::Devices`], which routes them by handle: memory members are served on the spot,
 //! files and block devices through one io_uring, AoE devices through the worker's own initiator. Nothing is
 //! shared between workers but memory members' bytes and, for AoE, each device's credits.
 //!
