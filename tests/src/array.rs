@@ -122,8 +122,8 @@ impl<'a> Spec<'a> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let socket = dir.path().join("nbd.sock");
         let proc = self.spawn(&socket, extra);
-        proc.wait_for_line(READY, START_LIMIT);
-        Running { proc, name: self.name.clone(), socket, _dir: dir }
+        let ready = proc.wait_for_line(READY, START_LIMIT);
+        Running { proc, name: self.name.clone(), ready, socket, _dir: dir }
     }
 
     /// Tries to assemble, expecting a refusal; returns how that ended.
@@ -153,6 +153,8 @@ fn sweep() {
 pub struct Running {
     proc: Proc,
     name: String,
+    /// The line that told that it serves.
+    ready: String,
     socket: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -161,6 +163,11 @@ impl Running {
     /// The NBD socket.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where it says that it serves, as URIs: the socket, and what more was asked for.
+    pub fn uris(&self) -> Vec<String> {
+        self.ready.split_whitespace().filter(|word| word.starts_with("nbd")).map(str::to_owned).collect()
     }
 
     /// Process id of `etherraid run`.

@@ -134,6 +134,11 @@ impl Client {
         self.send(CMD_FLUSH, 0, 0, 0, &[])
     }
 
+    /// Sends a read without waiting for its answer, for a client that never takes it; returns its cookie.
+    pub fn send_read(&mut self, offset: u64, len: usize) -> io::Result<u64> {
+        self.send(CMD_READ, 0, offset, length(len), &[])
+    }
+
     /// Waits for the next answer to a write or flush.
     pub fn answer(&mut self) -> io::Result<Answer> {
         let head: [u8; 16] = self.take()?;

@@ -1,3 +1,5 @@
+//! What an export says about itself.
+
 use super::*;
 
 fn info() -> ExportInfo {

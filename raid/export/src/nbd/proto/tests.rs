@@ -1,3 +1,5 @@
+//! The wire format against bytes from the protocol text, and parsers against any bytes.
+
 use super::*;
 use proptest::prelude::*;
 

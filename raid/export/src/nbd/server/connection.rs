@@ -239,7 +239,7 @@ impl<'a, B: Backend> Connection<'a, B> {
                 Ok(n) => self.patience.moved(n),
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(errno) => {
-                    tracing::info!(error = %errno, "NBD client is gone");
+                    tracing::debug!(error = %errno, "NBD client is gone");
                     self.lose();
                 }
             }

@@ -1,3 +1,5 @@
+//! Places: who gets one, who loses one.
+
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 

@@ -1,3 +1,5 @@
+//! Addresses, ports, and what is set on clients.
+
 use std::net::{TcpListener, TcpStream};
 
 use rustix::net::AddressFamily;

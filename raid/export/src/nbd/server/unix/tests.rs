@@ -1,3 +1,5 @@
+//! Sockets that are taken, stale, refused or raced for.
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 

@@ -54,12 +54,14 @@ fn good_requests() {
     }
 }
 
+/// A request, by command, flags, offset and length, and the error that it gets.
+type Refused = (u16, u16, u64, u32, NbdError);
+
 #[test]
-fn refused_requests() {
+fn refused_for_command_or_flags() {
     use NbdError::*;
     use command::*;
-    const MAX: u32 = proto::MAX_PAYLOAD;
-    let cases = [
+    refused(&[
         // Unknown commands: RESIZE, which the protocol has and we have not, and beyond.
         (8, 0, 0, 512, Invalid),
         (9, 0, 0, 512, Invalid),
@@ -82,6 +84,15 @@ fn refused_requests() {
         // Range of a flush.
         (FLUSH, 0, 512, 0, Invalid),
         (FLUSH, 0, 0, 512, Invalid),
+    ]);
+}
+
+#[test]
+fn refused_for_their_range() {
+    use NbdError::*;
+    use command::*;
+    const MAX: u32 = proto::MAX_PAYLOAD;
+    refused(&[
         // Length.
         (READ, 0, 0, 0, Invalid),
         (WRITE, 0, 0, 0, Invalid),
@@ -113,17 +124,20 @@ fn refused_requests() {
         (CACHE, 0, 100, 512, Invalid),
         (BLOCK_STATUS, 0, 0, 100, Invalid),
         (WRITE_ZEROES, 0, 100, 512, Invalid),
-    ];
+    ]);
+}
+
+fn refused(cases: &[Refused]) {
     for headers in [Headers::Simple, Headers::Structured] {
         let mut driver = Driver::started(export(), headers);
-        for (code, flags, offset, len, error) in cases {
+        for &(code, flags, offset, len, error) in cases {
             let head = head(code, flags, offset, len);
             match one(&mut driver, head) {
                 Did::Refuse(_, told) => assert_eq!(told, error, "{head:?}"),
                 other => panic!("{head:?}: {other:?}"),
             }
             let (reply, data) = driver.replies.pop().unwrap();
-            let carries = matches!(code, READ | BLOCK_STATUS);
+            let carries = matches!(code, command::READ | command::BLOCK_STATUS);
             let to = ReplyTo { headers, cookie: head.cookie, offset, carries };
             assert_eq!((reply, data), (ReplyHead::error(to, error), 0));
         }
