@@ -8,7 +8,7 @@ const MAY_IMPORT: [(&str, &[&str]); 6] = [
     ("aoe/sim", &[]),
     ("aoe/net", &["aoe-proto"]),
     ("raid/core", &[]),
-    ("raid/engine", &["raid-core", "aoe-net"]),
+    ("raid/engine", &["raid-core", "aoe-net", "aoe-proto"]),
     ("raid/export", &["raid-engine", "aoe-net"]),
 ];
 /// Crates that may also not depend on anything that acts.

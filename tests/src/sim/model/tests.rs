@@ -1,3 +1,5 @@
+//! The model of allowed values against hand-made histories.
+
 use super::*;
 
 fn model() -> Model {
