@@ -67,6 +67,7 @@ fn what_was_flushed_survives_and_what_was_not_may_be_gone() {
             sectors: model.sectors.clone(),
             unflushed: Vec::new(),
             garbage: false,
+            floor: 0,
         };
         assert!(holds(&mut one, id, 10), "{id}");
         assert!(!holds(&mut one, 0, 11));
