@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use etherraid_tests::sim::run;
 
 /// Seeds that once failed, and some that showed much.
-const FIXED: [u64; 8] = [1, 2, 3, 4, 5, 7, 8, 9];
+const FIXED: [u64; 12] = [1, 2, 3, 5, 7, 8, 10, 11, 12, 17, 24, 37];
 
-/// Fresh seeds unless told otherwise.
+/// Fresh seeds unless told otherwise: none while about one in a hundred shows a fault that is known and open.
 const FRESH: u64 = 0;
 
 fn number(name: &str) -> Option<u64> {

@@ -22,18 +22,26 @@ impl World {
         self.geometry.members().indices().map(in_sync).collect()
     }
 
+    /// Remembers who is in each slot; who was there last stays known while nobody is.
+    pub(super) fn follow_holders(&mut self) {
+        for slot in self.geometry.members().indices() {
+            if let Some((host, _)) = self.in_slot(slot) {
+                self.holders[slot.index()] = Some(host);
+            }
+        }
+    }
+
     /// A write was acknowledged: a member that lacks it must be recorded as lost, durably, on all others.
     pub(super) fn check_acknowledged(&mut self, id: WriteId, at: u64, sectors: u64) {
         if self.model.is_lost(id) {
             return;
         }
         self.detail = Some(self.engine.as_ref().expect("the engine runs").stepped.detail());
-        let slots = self.geometry.members().indices();
-        let holders: Vec<Option<usize>> = slots.map(|slot| self.in_slot(slot).map(|(host, _)| host)).collect();
+        self.follow_holders();
         for sector in (at..at + sectors).filter(|sector| !self.model.contended(*sector, id)) {
             let place = self.geometry.locate(Sector(sector));
             let wanted = self.model.data_of(id, sector);
-            let holder = holders[place.member.index()];
+            let holder = self.holders[place.member.index()];
             let holds = holder.is_some_and(|host| {
                 let disk = self.hosts[host].disk.lock();
                 let offset = disk.visible.as_ref().map_or(0, |superblock| superblock.data_offset.0);

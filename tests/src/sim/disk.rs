@@ -28,6 +28,10 @@ pub const SUPERBLOCK_SECTORS: u64 = (SUPERBLOCK_SIZE / SECTOR) as u64;
 pub struct Findings {
     /// The first offences.
     pub offences: Vec<String>,
+    /// Whose frame is being executed, and when.
+    pub frame: String,
+    /// For the run's events.
+    pub notes: Vec<String>,
     /// Superblocks written to all disks.
     pub superblocks: u64,
     /// While set, no superblock with more events may be written.
@@ -138,7 +142,8 @@ impl State {
     fn offence(&self, what: String) {
         let mut findings = self.findings.lock().expect("one thread");
         if findings.offences.len() < 10 {
-            findings.offences.push(format!("{}: {what}", self.name));
+            let text = format!("{}: {what}, by {}", self.name, findings.frame);
+            findings.offences.push(text);
         }
     }
 
@@ -176,6 +181,14 @@ impl State {
         }
         let mut findings = self.findings.lock().expect("one thread");
         findings.superblocks += 1;
+        findings.notes.push(format!(
+            "{}: superblock, events {}, {:?}, resync {:?}, recovery {:?}",
+            self.name,
+            now.events,
+            now.role(),
+            now.resync_offset,
+            now.recovery()
+        ));
         if let Some(most) = findings.events_max.filter(|most| now.events > *most) {
             let text = format!("{}: superblock with {} events while suspended at {most}", self.name, now.events);
             findings.offences.push(text);

@@ -28,8 +28,8 @@ pub struct Ether {
     pub now: Duration,
     /// Ports see that the switch is off.
     pub carrier: bool,
-    /// Frames that engines sent.
-    pub sent: u64,
+    /// Frames that engines sent or took in.
+    pub moved: u64,
     ports: Vec<Port>,
 }
 
@@ -50,7 +50,7 @@ impl Ether {
     /// A network with these ports for engines.
     pub fn new(network: Network, ports: &[PortId]) -> Ether {
         let port = |id: &PortId| Port { id: *id, waiting: VecDeque::new(), discovers: false, open: false };
-        Ether { network, now: Duration::ZERO, carrier: true, sent: 0, ports: ports.iter().map(port).collect() }
+        Ether { network, now: Duration::ZERO, carrier: true, moved: 0, ports: ports.iter().map(port).collect() }
     }
 
     /// Takes a frame that arrived at an engine's port; gives it back if it is for somebody else.
@@ -64,11 +64,6 @@ impl Ether {
             self.network.recycle(frame);
         }
         None
-    }
-
-    /// Whether frames wait at an engine's port.
-    pub fn is_waiting(&self) -> bool {
-        self.ports.iter().any(|port| !port.waiting.is_empty())
     }
 
     /// The engine is gone, and what waited at its ports with it.
@@ -106,7 +101,7 @@ impl Link for SimLink {
             frame.copy_to(&mut self.buffer);
             ether.network.send(ether.now, self.id, &self.buffer);
         }
-        ether.sent += frames.len() as u64;
+        ether.moved += frames.len() as u64;
         frames.len()
     }
 
@@ -118,6 +113,7 @@ impl Link for SimLink {
             sink(&frame);
             ether.network.recycle(frame);
         }
+        ether.moved += count as u64;
         count
     }
 

@@ -299,9 +299,9 @@ impl World {
         self.set_up(host, false);
         self.hosts[host].dead = true;
         self.note(format!("{} is dead", self.hosts[host].name));
-        if self.rng.below(2) == 0 {
-            self.expect("degraded", HEAL_TIME, World::free_slot);
-        }
+        // Nobody misses it before it is asked for something.
+        self.flush_all();
+        self.expect("given up", HEAL_TIME, move |world| !world.member_hosts().contains(&host));
     }
 
     /// A fresh member takes the place of a lost one.

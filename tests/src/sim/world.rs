@@ -135,6 +135,8 @@ pub struct World {
     pub abandoning: bool,
     /// Seconds since 1970 at the start.
     pub report: Report,
+    /// The last host known in each slot.
+    pub holders: Vec<Option<usize>>,
     /// For the report of a failure.
     pub events: Arc<Mutex<VecDeque<String>>>,
     next_wake: Duration,
@@ -178,6 +180,7 @@ impl World {
             flush_faults: false,
             abandoning: false,
             report: Report::default(),
+            holders: vec![None; members.len()],
             events: Arc::clone(events),
             next_wake: Duration::ZERO,
             shape,
@@ -279,6 +282,8 @@ impl World {
             next = next.min(self.engine_turn());
             self.after_engine();
         }
+        let notes = std::mem::take(&mut self.findings.lock().expect("one thread").notes);
+        notes.iter().for_each(|note| self.note(note));
         let found = self.findings.lock().expect("one thread").offences.first().cloned();
         if let Some(found) = found {
             self.fail(found);
@@ -297,6 +302,9 @@ impl World {
             self.report.frames += 1;
             let Some(frame) = ether.arrived(port, frame) else { continue };
             if let Some(host) = self.hosts.iter_mut().find(|host| host.port == port) {
+                let from = frame.get(11).copied().unwrap_or_default();
+                let tag = frame.get(20..24).unwrap_or_default();
+                self.findings.lock().expect("one thread").frame = format!("port {from}, tag {tag:02x?} at {now:?}");
                 host.target.handle(now, &frame, |reply| ether.network.send(now, port, reply));
             }
             ether.network.recycle(frame);
@@ -308,14 +316,11 @@ impl World {
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
             let (moved, client_wake) = self.clients_turn();
-            let sent = self.ether.lock().expect("one thread").sent;
+            let frames = self.ether.lock().expect("one thread").moved;
             let (now, wall) = (self.now, self.wall());
             let engine = self.engine.as_mut().expect("the engine runs");
             let engine_wake = engine.stepped.step(now, wall);
-            let quiet = {
-                let ether = self.ether.lock().expect("one thread");
-                ether.sent == sent && !ether.is_waiting()
-            };
+            let quiet = self.ether.lock().expect("one thread").moved == frames;
             if !moved && quiet && engine_wake > now {
                 return engine_wake.min(client_wake);
             }
@@ -339,6 +344,7 @@ impl World {
             self.disturbed = self.now;
         }
         self.detail = Some(detail);
+        self.follow_holders();
         if self.now >= self.next_wake {
             self.next_wake = self.now + Duration::from_secs(1);
             self.look_for_stuck();

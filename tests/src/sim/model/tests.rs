@@ -98,10 +98,10 @@ fn a_flush_does_not_bring_back_what_was_lost_before_it() {
     model.caches_lost(3);
     model.flushed(4);
     assert!(holds(&mut model, 0, 10), "lost before the flush");
-    assert!(!holds(&mut model, a, 11), "and settled");
-    let b = write(&mut model, 12, 13, false);
-    model.caches_lost(15);
-    model.flushed(14);
+    assert!(!holds(&mut model, a, 12), "and settled by the read before");
+    let b = write(&mut model, 14, 15, false);
+    model.caches_lost(17);
+    model.flushed(16);
     assert!(!holds(&mut model, 0, 20), "flushed before it was lost");
     assert!(holds(&mut model, b, 21));
 }
