@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Rig, check, fill, open, request, wait_for};
-use raid_core::units::Sector;
+use raid_core::units::{Sector, Sectors};
 use raid_engine::array::Command;
 use raid_engine::assembly::{random_uuid, read_superblock};
 use raid_engine::message::IoStatus;
-use raid_engine::runtime::client::Op;
+use raid_engine::runtime::client::{Op, Request};
 
 fn whole_life(names: &[String], spare: &str, workers: usize) {
     let mut rig = Rig::new(names, false, None);
@@ -100,4 +100,39 @@ fn a_clean_stop_is_found_clean_and_an_array_dropped_in_use_is_found_dirty() {
     assert_eq!(superblock.resync_offset, Some(Sector::ZERO), "dirty");
     drop(client);
     drop(array);
+}
+
+#[test]
+fn more_requests_than_the_ring_holds_all_end() {
+    let dir = tempfile::tempdir().expect("room");
+    let names: Vec<String> = (0..3)
+        .map(|i| {
+            let path = dir.path().join(format!("m{i}"));
+            std::fs::File::create(&path).and_then(|f| f.set_len(16 << 20)).expect("room");
+            path.display().to_string()
+        })
+        .collect();
+    let mut rig = Rig::new(&names, true, None);
+    let array = rig.run(0);
+    let mut client = array.client().expect("fd").expect("room");
+    // Pieces of every other sector never touch, so each is a request of its own to its member.
+    let requests = 900;
+    for id in 0..requests {
+        let buf = client.alloc(512).expect("memory");
+        client.submit(Request { id, op: Op::Read, at: Sector(id * 2), sectors: Sectors(1), buf: Some(buf) });
+    }
+    client.unplug();
+    let mut ended = 0;
+    while ended < requests {
+        match client.poll() {
+            Some(reply) => {
+                assert_eq!(reply.status, IoStatus::Ok);
+                reply.buf.into_iter().for_each(|buf| client.free(buf));
+                ended += 1;
+            }
+            None => client.wait(Some(std::time::Duration::from_secs(20))),
+        }
+    }
+    drop(client);
+    assert_eq!(array.stop(false), 0);
 }

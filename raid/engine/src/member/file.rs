@@ -135,11 +135,13 @@ impl Files {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        self.queued = true;
         // SAFETY: the slot keeps the iovecs and the file until the completion, and the slab, which we hold, the data.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.queued = true;
             self.enter();
         }
+        // After the push: making room above told the kernel of all that was queued before it.
+        self.queued = true;
     }
 
     /// Tells the kernel what is queued.
