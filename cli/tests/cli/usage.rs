@@ -25,7 +25,8 @@ fn bad_command_lines() {
     refused(&["run", "x", "d0", "d1"], &["--nbd"]);
     refused(&["run", "x", "--nbd", "unix:/tmp/x"], &["MEMBER"]);
     refused(&["run", "x", "--nbd", "/tmp/x", "d0"], &["unix:PATH"]);
-    refused(&["run", "x", "--nbd", "tcp:h:1", "d0"], &["not supported yet", "unix:PATH"]);
+    refused(&["run", "x", "--nbd", "tcp:127.0.0.1", "d0"], &["no port", "0 to 65535"]);
+    refused(&["run", "x", "--nbd", "tcp:127.0.0.1:99999", "d0"], &["no port", "0 to 65535"]);
     refused(&["run", "x", "--nbd", "unix:/tmp/x", "--scan"], &["-i"]);
     refused(&["run", "x", "--nbd", "unix:/tmp/x", "--scan", "d0"], &["--scan"]);
     refused(&["run", "x", "--nbd", "unix:/tmp/x", "mem:1M"], &["bench and demo"]);
