@@ -254,7 +254,7 @@ fn a_member_that_is_in_use() {
     });
     let second = other.spec().run(&[]);
     disks.unchanged_by(1, &["belongs to the running array"], |cmd| cmd.args(["add", &other.name, members[0]]));
-    disks.unchanged_by(1, &["the array is read-only"], |cmd| cmd.args(["add", &disks.name, members[0]]));
+    disks.unchanged_by(1, &["is in the array already"], |cmd| cmd.args(["add", &disks.name, members[0]]));
     second.stop();
     array.stop();
 }
