@@ -9,11 +9,13 @@
 //! | [`run`] | `run`: assembles an array and serves it |
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
 //! | [`shelf`] | `shelf`: serves disks over AoE |
-//! | [`bench`] | `bench`: measures arrays and AoE devices |
+//! | [`mod@bench`] | `bench`: measures arrays and AoE devices |
 //! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
 //! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`].
+
+#![allow(rustdoc::invalid_html_tags, reason = "doc comments of arguments are help texts, which name e<shelf>.<slot>")]
 
 use std::process::ExitCode;
 

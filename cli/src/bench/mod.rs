@@ -1,7 +1,7 @@
 //! `etherraid bench`: how fast an array, or one AoE device, is under a load.
 //!
-//! How to read this module: [`args`] (the command line), [`members`] (what the array is made of), [`array`] and [`device`] (what is under
-//! load), [`load`] (a load thread), [`measure`] (phases, clocks, counting), [`report`] (rows, and how they are shown).
+//! How to read this module: [`args`] (the command line), [`members`] (what the array is made of), [`mod@array`] and [`device`] (what is under
+//! load), [`load`] (a load thread), [`mod@measure`] (phases, clocks, counting), [`report`] (rows, and how they are shown).
 //!
 //! Load, workers and control share the CPUs that are named, and all of their processor time counts.
 

@@ -3,7 +3,7 @@
 //! | module | command |
 //! |---|---|
 //! | [`examine`], [`status`], [`tune`] | what is on members; all arrays of this host; tunables of a running one |
-//! | [`discover`], [`stat`], [`ping`], [`identify`], [`cfg`], [`mask`], [`reserve`] | AoE devices, as aoetools have it |
+//! | [`discover`], [`stat`], [`ping`], [`identify`], [`mod@cfg`], [`mask`], [`reserve`] | AoE devices, as aoetools have it |
 //! | [`pages`] | shell completions, man pages, the table of tunables |
 //!
 //! Those that use the network share [`raw`] (requests and replies on packet sockets), [`probe`] (which devices are there) and [`network`]
