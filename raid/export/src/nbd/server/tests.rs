@@ -54,7 +54,7 @@ fn serve_with(array: Array, limits: Limits) -> Served {
 }
 
 /// Waits until something is so; a minute without it is a failure.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !is_so() {
         assert!(start.elapsed() < Duration::from_secs(60), "{what} never came");

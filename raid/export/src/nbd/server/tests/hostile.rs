@@ -58,11 +58,11 @@ fn one_address_does_not_take_all_places() {
 #[test]
 fn a_trickle_of_options_ends_in_time() {
     let served = serve_with(Array::new(1 << 20), Limits { handshake: SHORT, ..Limits::default() });
-    let mut client = Plain::greeted(tcp_of(&served)).unwrap();
-    let option = b"IHAVEOPT\0\0\0\x63\0\0\0\0";
-    // Each byte is progress, and none of it counts.
-    let mut bytes = option.iter().cycle();
-    eventually("the cut", || client.stream.write_all(&[*bytes.next().unwrap()]).is_err());
+    let mut client = connect(tcp_of(&served)).unwrap();
+    // An option that is far from whole: each byte is progress, and none of it counts.
+    let option = b"\0\0\0\x03IHAVEOPT\0\0\0\x63\0\x0f\0\0";
+    let mut bytes = option.iter().chain(std::iter::repeat(&0));
+    eventually("the cut", || client.write_all(&[*bytes.next().unwrap()]).is_err());
     eventually("its end", || served.server.connections() == 0);
 }
 
