@@ -24,6 +24,8 @@ const KERNEL_RELEASE: &str = "sid";
 const PACKAGES: &str =
     "kmod,mdadm,aoetools,vblade,fio,nbd-client,iproute2,ethtool,busybox-static,udev,e2fsprogs,xfsprogs,libnbd-bin";
 const SETUP_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// Longest job over a network.
+const NET_LIMIT: Duration = Duration::from_secs(240);
 const KERNEL: &str = "/usr/bin/linux.uml";
 /// What comes before the script's exit status in the output.
 const STATUS_MARK: &str = "kernel-rc ";
@@ -165,6 +167,12 @@ impl<'a> Job<'a> {
     pub fn new(script: &'a str, disks: &'a [&'a Path]) -> Self {
         Self { script, disks, net: None, limit: Duration::from_secs(100) }
     }
+
+    /// The same with a network, under a limit that is enough for much traffic.
+    #[must_use]
+    pub fn on(self, netns: &'a NetNs, interface: &'a str, mtu: u32) -> Self {
+        Self { net: Some(Net { netns, interface, mtu }), limit: NET_LIMIT, ..self }
+    }
 }
 
 /// What came of a job.
@@ -238,7 +246,7 @@ fn init_script(job: &Job<'_>) -> String {
 }
 
 fn kernel_arguments(job: &Job<'_>) -> Vec<String> {
-    let fixed = "mem=768M root=none rootfstype=hostfs rootflags=/ rw init=/job/init con=null con0=null,fd:1 ssl=null quiet seccomp=on";
+    let fixed = "mem=768M root=none rootfstype=hostfs rootflags=/ rw init=/job/init con=null con0=null,fd:1 ssl=null quiet seccomp=on uml_dir=/tmp/";
     let mut arguments: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
     arguments.extend((1..).zip(job.disks).map(|(n, _)| format!("ubd{n}=/job/disk{n}")));
     if let Some(net) = &job.net {

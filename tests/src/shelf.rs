@@ -5,6 +5,7 @@ use crate::fault::Faults;
 use crate::netns::NetNs;
 use crate::proc::Proc;
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -21,16 +22,25 @@ pub struct Shelf {
 impl Shelf {
     /// Serves each file as e`shelf`.N on `interface`, N from 0, and waits until all are ready.
     pub fn start(netns: &NetNs, interface: &str, shelf: u16, files: &[PathBuf], faults: Option<Faults>) -> Self {
+        let faults = faults.map(|faults| ["--fault".to_owned(), faults.to_string()]);
+        Self::start_with(netns, interface, shelf, files, faults.iter().flatten())
+    }
+
+    /// As [`Shelf::start`], with further options.
+    pub fn start_with<S: AsRef<OsStr>>(
+        netns: &NetNs,
+        interface: &str,
+        shelf: u16,
+        files: &[PathBuf],
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
         let mut cmd = binary::etherraid("shelf").netns(netns).args(["-i", interface]);
         let mut members = Vec::new();
         for (slot, file) in files.iter().enumerate() {
             cmd = cmd.arg("-d").arg(format!("{shelf}.{slot}={}", file.display()));
             members.push(format!("e{shelf}.{slot}"));
         }
-        if let Some(faults) = faults {
-            cmd = cmd.arg("--fault").arg(faults.to_string());
-        }
-        let proc = cmd.spawn();
+        let proc = cmd.args(options).spawn();
         for member in &members {
             proc.wait_for_line(member, START_LIMIT);
         }

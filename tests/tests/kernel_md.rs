@@ -2,7 +2,7 @@
 
 use etherraid_tests::array::{Running, Spec};
 use etherraid_tests::crash::{self, Model};
-use etherraid_tests::kernel::guest::{self, Disks, Reports};
+use etherraid_tests::kernel::guest::{self, Disks, Reports, puts};
 use etherraid_tests::kernel::{self, Job};
 use etherraid_tests::nbd::{self, Client};
 use etherraid_tests::{md, pattern, require, rig};
@@ -80,11 +80,6 @@ impl Shape {
         });
         fixed.into_iter().chain(scattered).collect()
     }
-}
-
-/// Script lines that copy `ranges` from one device to another.
-fn puts(source: &str, to: &str, ranges: &[(u64, u64)]) -> String {
-    ranges.iter().map(|(offset, len)| format!("put {source} {to} {offset} {len}\n")).collect()
 }
 
 /// Member files, how ours calls them, and what a client must read.

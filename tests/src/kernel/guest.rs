@@ -76,6 +76,32 @@ check() {
     say "$1.mismatch_cnt" "$(cat "/sys/block/$1/md/mismatch_cnt")"
 }
 
+# load DEVICE NAME OPTION..: writes all of it in random order, and fails unless all of it reads back.
+load() {
+    device=$1; shift
+    fio --name=load --filename="$device" --ioengine=libaio --direct=1 --iodepth=16 --rw=randwrite --verify=crc32c \
+        --verify_fatal=1 --verify_state_save=0 --randrepeat=1 --output=/run/fio "$@" || { cat /run/fio; exit 1; }
+}
+
+# tree DEVICE: makes a file system, copies a tree of many files to it, and holds every file against the original after
+# fsck and a fresh mount.
+tree() {
+    mkfs.ext4 -q -F "$1"
+    mkdir -p /run/disk
+    mount -t ext4 "$1" /run/disk
+    cp -a /usr/share /run/disk/
+    (cd /usr/share && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /run/sums
+    sync
+    umount /run/disk
+    fsck.ext4 -fn "$1"
+    echo 3 > /proc/sys/vm/drop_caches
+    mount -t ext4 -o ro "$1" /run/disk
+    (cd /run/disk/share && sha256sum --quiet -c /run/sums)
+    diff -r --no-dereference /usr/share /run/disk/share
+    umount /run/disk
+    say files "$(wc -l < /run/sums)"
+}
+
 # aoe DEVICE..: loads the driver and waits for these devices.
 aoe() {
     modprobe aoe
@@ -83,12 +109,28 @@ aoe() {
         while [ ! -b "/dev/etherd/$device" ]; do aoe-discover; sleep 0.1; done
         while [ "$(cat "/sys/block/etherd!$device/state")" != up ]; do sleep 0.1; done
     done
+    nudge "$@" &
+}
+
+# nudge DEVICE..: reads a sector of each again and again. After frames were sent twice the driver may have nothing outstanding
+# and yet keep requests waiting for ever, towards any target; a further request makes it go on.
+nudge() {
+    while sleep 0.1; do
+        for device; do
+            dd if="/dev/etherd/$device" of=/dev/null bs=512 count=1 iflag=direct status=none &
+        done
+    done
 }
 "#;
 
 /// `body` with the functions before it.
 pub fn script(body: &str) -> String {
     format!("{FUNCTIONS}\n{body}\n")
+}
+
+/// Script lines that copy ranges of bytes, each an offset and a length, from one device to another.
+pub fn puts(source: &str, to: &str, ranges: &[(u64, u64)]) -> String {
+    ranges.iter().map(|(offset, len)| format!("put {source} {to} {offset} {len}\n")).collect()
 }
 
 /// The disks of a job, and how the script calls them.
@@ -210,7 +252,8 @@ mod tests {
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         crate::pattern::image(&from, 1, 200 << 10).unwrap();
         crate::pattern::blank(&to, 200 << 10).unwrap();
-        let body = format!("put {} {} 512 131072; say done yes", from.display(), to.display());
+        let [from_text, to_text] = [&from, &to].map(|path| path.display().to_string());
+        let body = format!("{} say done yes", puts(&from_text, &to_text, &[(512, 4096), (4608, 126_976)]));
         let output = crate::proc::Cmd::new("sh").args(["-c", &script(&body)]).ok(std::time::Duration::from_secs(20));
         said(&output).expect("done", "yes");
         let (from, to) = (std::fs::read(from).unwrap(), std::fs::read(to).unwrap());
