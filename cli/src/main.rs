@@ -30,12 +30,16 @@ mod detail;
 mod errors;
 mod groups;
 mod interfaces;
+mod logging;
 mod manage;
 mod members;
+mod notify;
 mod run;
 mod runtime_dir;
+mod sandbox;
 mod shelf;
 mod signals;
+mod sys;
 mod tools;
 mod usage;
 
@@ -97,7 +101,7 @@ impl Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(cli.verbose, cli.command.default_level());
+    logging::to_stderr(cli.verbose, cli.command.default_level());
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => {
@@ -105,15 +109,4 @@ fn main() -> ExitCode {
             if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
-}
-
-/// Standard output is for results alone.
-fn log_to_stderr(verbose: u8, default: LevelFilter) {
-    let level = match verbose {
-        0 => default,
-        1 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let format = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(verbose > 0);
-    format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
 }

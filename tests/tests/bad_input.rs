@@ -252,7 +252,7 @@ fn a_member_that_is_in_use() {
     disks.unchanged_by(1, &["belongs to the running array", "stop that first"], |cmd| {
         cmd.args(["create", "x", "-l", "5", "-n", "3", "--run"]).args(members)
     });
-    let second = other.spec().run(&[]);
+    let second = other.spec().run(&["--member-dir", disks.dir.path().to_str().unwrap()]);
     disks.unchanged_by(1, &["belongs to the running array"], |cmd| cmd.args(["add", &other.name, members[0]]));
     disks.unchanged_by(1, &["is in the array already"], |cmd| cmd.args(["add", &disks.name, members[0]]));
     second.stop();

@@ -26,7 +26,9 @@ use raid_engine::array::{CommandError, CommandErrorKind};
 use tokio::sync::oneshot;
 
 use super::messages::{AoeDevice, Counters, Detail, Failure, Member, Stopped, Tune};
+use crate::notify;
 use crate::run::served::Served;
+use crate::sandbox::Sandbox;
 use crate::signals::Signals;
 
 /// Commands carried out at a time; more wait.
@@ -74,15 +76,19 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens on `path`, and catches signals from now on.
-    pub(crate) fn start(path: &Path, events: SyncSender<Event>) -> anyhow::Result<ControlServer> {
+    /// Listens on `path`, and catches signals from now on. The thread keeps what `sandbox` keeps.
+    pub(crate) fn start(
+        path: &Path,
+        events: SyncSender<Event>,
+        sandbox: Arc<Sandbox>,
+    ) -> anyhow::Result<ControlServer> {
         let (listener, socket) = bind(path)?;
         let served = Arc::new(OnceLock::new());
         let context = Handles { served: Arc::clone(&served), events };
         let (end, ended) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let body = move || {
-            let runtime = match runtime() {
+            let runtime = match sandbox.enter().and_then(|()| runtime()) {
                 Ok(runtime) => runtime,
                 Err(error) => {
                     // Who waits for it is there.
@@ -116,25 +122,26 @@ impl ControlServer {
     }
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?)
 }
 
 async fn serve(
     listener: UnixListener,
     context: Handles,
-    ready: SyncSender<std::io::Result<()>>,
+    ready: SyncSender<anyhow::Result<()>>,
     ended: oneshot::Receiver<()>,
 ) {
     let made = Signals::new().and_then(|signals| Ok((signals, tokio::net::UnixListener::from_std(listener)?)));
     let (signals, listener) = match made {
         Ok(made) => made,
         Err(error) => {
-            let _ = ready.send(Err(error));
+            let _ = ready.send(Err(error.into()));
             return;
         }
     };
     tokio::spawn(pass_signals(signals, context.events.clone()));
+    tokio::spawn(watchdog(Arc::clone(&context.served)));
     let router = Router::new()
         .route("/detail", get(detail))
         .route("/counters", get(counters))
@@ -173,6 +180,18 @@ async fn pass_signals(mut signals: Signals, events: SyncSender<Event>) {
         let name = signals.next().await;
         // A full channel means that the main thread has been told often enough.
         let _ = events.try_send(Event::Signal(name));
+    }
+}
+
+/// Tells the service manager that the array answers, if it wants to know.
+async fn watchdog(served: Arc<OnceLock<Arc<Served>>>) {
+    let Some(period) = notify::watchdog() else { return };
+    loop {
+        tokio::time::sleep(period).await;
+        let Some(served) = served.get().cloned() else { continue };
+        if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || served.running().detail()).await {
+            notify::alive();
+        }
     }
 }
 

@@ -3,18 +3,19 @@
 //! In this order, so that a refusal changes nothing: settings, control and NBD sockets, members opened and looked at, the lock of
 //! the array's UUID, assembly, then the engine, and last the NBD server. The end goes the other way round ([`serve`]).
 
+mod args;
 mod assemble;
+mod config;
 mod serve;
 pub(crate) mod served;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use anyhow::{Context, bail};
-use raid_core::md::Uuid;
 use raid_core::md::text::{human_size, level_name};
 use raid_engine::array::Detail;
 use raid_engine::member::spec::MemberSpec;
@@ -24,92 +25,27 @@ use raid_engine::tunables::Settings;
 use raid_export::engine::EngineBackends;
 use raid_export::nbd::address::Address;
 use raid_export::nbd::server::Server;
+use rustix::thread::CapabilitySet;
 
 use crate::control::server::ControlServer;
-use crate::groups::{CpuList, groups};
-use crate::interfaces::InterfaceArgs;
-use crate::members::{Members, parse_member, slab};
-use crate::runtime_dir::{control_socket, make_runtime_dir, parse_name};
-use crate::usage::usage;
+use crate::errors::one_line;
+use crate::groups::groups;
+use crate::members::{Members, slab};
+use crate::notify;
+use crate::runtime_dir::{control_socket, make_runtime_dir};
+use crate::sandbox::{Sandbox, directory, memory};
+pub(crate) use args::Args;
 use assemble::Assembled;
 use served::Served;
 
 /// Signals and stop requests on their way to the main thread.
 const EVENTS_MAX: usize = 16;
 
-/// Assemble an array and serve it over NBD until SIGTERM, SIGINT or `stop`
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The array's name: what other commands call it, and with --scan what its superblocks say
-    #[arg(value_parser = parse_name)]
-    name: String,
-
-    #[command(flatten)]
-    interfaces: InterfaceArgs,
-
-    /// e<shelf>.<slot>, or the path of a file or block device
-    #[arg(value_name = "MEMBER", value_parser = parse_member, required_unless_present = "scan", conflicts_with = "scan")]
-    members: Vec<MemberSpec>,
-
-    /// Use all AoE devices on the interfaces whose superblocks belong to the array
-    #[arg(long)]
-    scan: bool,
-
-    /// The array's UUID
-    #[arg(long)]
-    uuid: Option<Uuid>,
-
-    /// Where to serve it, once or several times: unix:PATH lets only this user in, tcp:HOST:PORT everybody who reaches it (port 0: any
-    /// that is free)
-    #[arg(long, value_name = "unix:PATH|tcp:HOST:PORT", required = true)]
-    nbd: Vec<Address>,
-
-    /// Take no writes, and leave the superblocks as they are
-    #[arg(long)]
-    readonly: bool,
-
-    /// Start although members are missing that were there last time
-    #[arg(long)]
-    run: bool,
-
-    /// Start although data may be lost: dirty and degraded, or with members that are out of date
-    #[arg(long)]
-    force: bool,
-
-    /// Rely on this member's flushes
-    #[arg(long, value_name = "MEMBER", value_parser = parse_member)]
-    durable: Vec<MemberSpec>,
-
-    /// Set a tunable; `etherraid tune --help` lists them
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
-    set: Vec<String>,
-
-    /// Control socket [default: /run/etherraid/NAME.sock]
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
-
-    /// CPUs to use, such as 0,2-3 [default: all]
-    #[arg(long, value_name = "LIST")]
-    cpus: Option<CpuList>,
-
-    /// Print the line that tells that it is ready as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// A setting that is valid by itself.
-fn parse_setting(text: &str) -> Result<String, String> {
-    Settings::default().set_pair(text).map_err(|error| error.to_string())?;
-    Ok(text.to_owned())
-}
-
 /// Carries the command out.
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    args.complete()?;
     let settings = settings(&args)?;
-    // The kernel may have to write pages to us to get memory, so it must not wait for that when we ask for memory. Threads inherit it.
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!(%error, "PR_SET_IO_FLUSHER");
-    }
+    let needed = memory::lock();
     let groups = groups(args.cpus.as_ref(), settings.group_thread_cnt)?;
     let (to, events) = sync_channel(EVENTS_MAX);
     let path = match &args.control {
@@ -119,7 +55,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             control_socket(&args.name)
         }
     };
-    let control = ControlServer::start(&path, to)?;
+    let sandbox = Arc::new(sandbox(&args, &path, needed)?);
+    let control = ControlServer::start(&path, to, Arc::clone(&sandbox))?;
     let sockets = Server::bind(&args.nbd)?;
     let slab = slab()?;
     let links = args.interfaces.links(&settings.aoe);
@@ -130,7 +67,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let handles: Vec<_> =
         devices.iter().enumerate().map(|(index, named)| (MemberHandle(index as u16), named.device.clone())).collect();
-    let running = Running::start(start, &slab, &groups, settings.stripe_cache_size, &handles)
+    let enter = || sandbox.enter().map_err(|error| std::io::Error::other(one_line(error.as_ref())));
+    let running = Running::start_after(start, &slab, &groups, settings.stripe_cache_size, &handles, enter)
         .context("starting the array's threads")?;
     let running = Arc::new(running);
     let backends = Arc::new(EngineBackends::new(Arc::clone(&running), &args.name, args.readonly));
@@ -141,11 +79,35 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Err(error.into());
         }
     };
-    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings));
+    sandbox.seal()?;
+    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox));
     control.serve(served);
     print_ready(&args, &running, server.addresses())?;
     let exit = serve::until_stopped(&running, server, control, &events);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
+}
+
+/// What the process keeps once the array runs.
+fn sandbox(args: &Args, control: &Path, needed: CapabilitySet) -> anyhow::Result<Sandbox> {
+    if args.no_sandbox {
+        return Ok(Sandbox::none());
+    }
+    let mut members = args.member_dir.clone();
+    for member in &args.members {
+        if let MemberSpec::Path(path) = member {
+            // Where a link leads to is where the member is.
+            members.push(directory(&path.canonicalize().unwrap_or_else(|_| path.clone())));
+        }
+    }
+    let mut own = vec![make_runtime_dir()?, directory(control)];
+    for address in &args.nbd {
+        if let Address::Unix(path) = address {
+            own.push(directory(path));
+        }
+    }
+    let has_network = !args.interfaces.interfaces.is_empty();
+    let network = if has_network { CapabilitySet::NET_RAW } else { CapabilitySet::empty() };
+    Sandbox::new(network | needed, &members, &own)
 }
 
 fn settings(args: &Args) -> anyhow::Result<Settings> {
@@ -153,10 +115,6 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     for pair in &args.set {
         settings.set_pair(pair).map_err(|error| crate::usage::Usage(error.to_string()))?;
     }
-    if args.scan && args.interfaces.interfaces.is_empty() {
-        return usage("--scan needs interfaces: name those that lead to the shelves with -i");
-    }
-    args.interfaces.check(&args.members)?;
     Ok(settings)
 }
 
@@ -174,6 +132,7 @@ fn print_ready(args: &Args, running: &Running, served: &[Address]) -> anyhow::Re
     } else {
         writeln!(out, "ready: {} {} at {}", args.name, summary(&detail), uris.join(" "))
     };
+    notify::ready(&format!("{} at {}", summary(&detail), uris.join(" ")));
     // Who started us may not listen; the array is served all the same.
     if let Err(error) = printed.and_then(|()| out.flush()) {
         tracing::warn!(%error, "cannot print");
@@ -192,16 +151,4 @@ fn summary(detail: &Detail) -> String {
 /// As in /proc/mdstat.
 fn letter(row: &raid_engine::array::DeviceRow) -> char {
     if row.state.starts_with("active sync") { 'U' } else { '_' }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_checked_one_by_one() {
-        assert_eq!(parse_setting("member_hold=3").as_deref(), Ok("member_hold=3"));
-        assert!(parse_setting("member_hold=x").expect_err("bad").contains("seconds"));
-        assert!(parse_setting("member_holt=3").expect_err("bad").contains("member_hold"));
-    }
 }

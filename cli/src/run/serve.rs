@@ -15,6 +15,7 @@ use raid_export::nbd::server::Server;
 use tokio::sync::oneshot;
 
 use crate::control::server::{ControlServer, Event};
+use crate::notify;
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,6 +36,7 @@ pub(super) fn until_stopped(
         // Without the control thread nobody could end the array but by a kill.
         Err(_) => tracing::error!("the control thread has died: stopping"),
     }
+    notify::stopping();
     server.begin_stop();
     end.drain(running, &server, events);
     let exit = end.stop(running, events);

@@ -17,6 +17,7 @@ use raid_engine::tunables::{Settings, When, table};
 use crate::control::messages::{self, Tunable};
 use crate::errors::one_line;
 use crate::members::{Found, Members, is_running, parse_member};
+use crate::sandbox::{Sandbox, directory};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct Served {
     links: Option<Arc<dyn Links>>,
     uuid: Uuid,
     settings: Mutex<Settings>,
+    sandbox: Arc<Sandbox>,
 }
 
 impl Served {
@@ -35,8 +37,9 @@ impl Served {
         links: Option<Arc<dyn Links>>,
         uuid: Uuid,
         settings: Settings,
+        sandbox: Arc<Sandbox>,
     ) -> Served {
-        Served { running, slab, links, uuid, settings: Mutex::new(settings) }
+        Served { running, slab, links, uuid, settings: Mutex::new(settings), sandbox }
     }
 
     /// The array.
@@ -47,6 +50,16 @@ impl Served {
     /// Opens a device and takes it in.
     pub(crate) fn add(&self, member: &str) -> Result<(), CommandError> {
         let member = parse(member)?;
+        if let MemberSpec::Path(path) = &member
+            && !self.sandbox.allows(path)
+        {
+            let text = format!(
+                "{member}: this array takes files from {} alone: run it with --member-dir {} to add from there",
+                self.sandbox.members(),
+                directory(path).display()
+            );
+            return Err(refused(CommandErrorKind::NoDevice, text));
+        }
         let failed = |error: anyhow::Error| refused(CommandErrorKind::Io, one_line(error.as_ref()));
         let mut members = Members::new(&self.slab, self.links.clone()).map_err(failed)?;
         let device = members.opener.open(&member, false);

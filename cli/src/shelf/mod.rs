@@ -16,8 +16,11 @@ use aoe_proto::shelf::DeviceConfig;
 use aoe_proto::wire::MacAddr;
 use raid_core::md::text::human_size;
 use raid_core::units::Bytes;
+use rustix::thread::CapabilitySet;
 
 use crate::interfaces::InterfaceArgs;
+use crate::notify;
+use crate::sandbox::Sandbox;
 use crate::signals::Signals;
 use crate::usage::usage;
 use spec::DeviceSpec;
@@ -46,6 +49,10 @@ pub(crate) struct Args {
     /// Where config strings, MAC lists and reservations are kept
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    /// Keep all privileges, and the rights to files and system calls that are not needed
+    #[arg(long)]
+    no_sandbox: bool,
 }
 
 /// Carries the command out.
@@ -61,7 +68,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.state_dir = args.state.clone();
     set_masks(&args)?;
     let links = args.interfaces.open(Role::Shelf, 0, false)?;
+    let sandbox = sandbox(&args)?;
+    // No thread of the shelf is there yet.
+    sandbox.enter()?;
     let shelf = ShelfServer::spawn(config, links)?;
+    sandbox.seal()?;
     print_ready(&args, &shelf)?;
     let ended = runtime.block_on(async {
         loop {
@@ -74,9 +85,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     });
     let name = ended?;
+    notify::stopping();
     tracing::info!("{name}: stopping");
     shelf.stop()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the process keeps: its sockets and disks are open, and it opens no more.
+fn sandbox(args: &Args) -> anyhow::Result<Sandbox> {
+    if args.no_sandbox {
+        return Ok(Sandbox::none());
+    }
+    let own: Vec<PathBuf> = args.state.iter().cloned().collect();
+    if let Some(dir) = &args.state {
+        // It must be there to be kept.
+        StateDir::new(dir).with_context(|| format!("state directory {}", dir.display()))?;
+    }
+    Sandbox::new(CapabilitySet::empty(), &[], &own)
 }
 
 fn check(args: &Args) -> anyhow::Result<()> {
@@ -138,5 +163,6 @@ fn print_ready(args: &Args, shelf: &ShelfHandle) -> anyhow::Result<()> {
         let path = device.path.display();
         writeln!(out, "ready: {} {path} {kib} KiB{human} on {interfaces}{also}", device.address)?;
     }
+    notify::ready(&format!("{} devices on {interfaces}", args.devices.len()));
     Ok(out.flush()?)
 }

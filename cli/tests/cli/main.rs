@@ -8,5 +8,6 @@ mod common;
 mod create;
 mod demo;
 mod run;
+mod service;
 mod tools;
 mod usage;

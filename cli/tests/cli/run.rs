@@ -173,7 +173,8 @@ fn an_array_runs_once_and_its_members_are_not_overwritten() {
 
     let others = Files::new(3);
     others.create(3, &["--assume-clean"]);
-    let second = others.run(&others.members(3), &[]);
+    let dir = files.dir.path().display().to_string();
+    let second = others.run(&others.members(3), &["--member-dir", &dir]);
     let output = second.command(&["add", &members[0]]).output().expect("runs");
     assert!(String::from_utf8_lossy(&output.stderr).contains("belongs to the running array"), "{output:?}");
 

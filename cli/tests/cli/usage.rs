@@ -22,7 +22,7 @@ fn bad_command_lines() {
     refused(&["create", "x", "-l", "5", "-n", "3", "-p", "up", "d0", "d1", "d2"], &["up"]);
     refused(&["create", "x", "-l", "5", "-n", "3", "-e", "0.90", "d0", "d1", "d2"], &["0.90"]);
     refused(&["create", "x", "-l", "5", "-n", "3", "e9.255", "d1", "d2"], &["e9.255", "254"]);
-    refused(&["run", "x", "d0", "d1"], &["--nbd"]);
+    refused(&["run", "x", "d0", "d1"], &["--nbd unix:PATH"]);
     refused(&["run", "x", "--nbd", "unix:/tmp/x"], &["MEMBER"]);
     refused(&["run", "x", "--nbd", "/tmp/x", "d0"], &["unix:PATH"]);
     refused(&["run", "x", "--nbd", "tcp:127.0.0.1", "d0"], &["no port", "0 to 65535"]);

@@ -268,9 +268,21 @@ impl Slab {
     /// Gives the memory behind a piece back to the system; it reads as zeroes afterwards.
     pub fn release(&self, piece: Piece) {
         let start = self.address(piece).as_ptr();
-        // SAFETY: an anonymous mapping of ours, and the piece has no user any more.
+        // Locked memory must be named as such; kernels before 5.18 can't give it back while it is locked.
+        for advice in [Advice::LinuxDontneedLocked, Advice::LinuxDontNeed] {
+            // SAFETY: an anonymous mapping of ours, and the piece has no user any more.
+            if unsafe { madvise(start.cast(), piece.bytes(), advice) }.is_ok() {
+                return;
+            }
+        }
         // An error only means that the memory stays.
-        let _ = unsafe { madvise(start.cast(), piece.bytes(), Advice::LinuxDontNeed) };
+    }
+
+    /// Puts memory behind a piece before it is used, so that its user need not wait for the system.
+    pub fn populate(&self, piece: Piece) -> io::Result<()> {
+        let start = self.address(piece).as_ptr();
+        // SAFETY: a mapping of ours; its content stays as it is.
+        unsafe { madvise(start.cast(), piece.bytes(), Advice::LinuxPopulateWrite) }.map_err(io::Error::from)
     }
 
     fn with_addresses(&self, to: Piece, sources: &[Piece], f: impl FnOnce(*mut u8, &[*const u8], usize)) {

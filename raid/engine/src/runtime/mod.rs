@@ -297,6 +297,10 @@ impl Plan<'_> {
         let id = WorkerId(index as u8);
         let pages = pages_of(self.geometry.members(), self.stripe_cache_size, self.cpus.len());
         let arena = self.slab.arena(pages * PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        // What a write needs is there before it comes. Kernels before 5.14 do it at the first touch alone.
+        if let Err(error) = self.slab.populate(arena.piece().sub(0, (pages * PAGE / 512) as u32)) {
+            tracing::debug!(%error, "memory is taken as it is used");
+        }
         let (geometry, regions, view) = (self.geometry, Arc::clone(&shared.regions), Arc::clone(self.view));
         let mut devices = Devices::new(self.slab, Owner::Worker(id));
         for (handle, device) in self.devices {

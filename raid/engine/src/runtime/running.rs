@@ -79,9 +79,23 @@ impl Running {
         stripe_cache_size: usize,
         devices: &[(MemberHandle, Device)],
     ) -> io::Result<Running> {
+        Running::start_after(start, slab, groups, stripe_cache_size, devices, || Ok(()))
+    }
+
+    /// As [`Running::start`]; calls `prepared` when files, sockets and memory are there and no thread is: what it changes of the calling
+    /// thread, privileges above all, the threads inherit.
+    pub fn start_after(
+        start: Start,
+        slab: &Arc<Slab>,
+        groups: &Groups,
+        stripe_cache_size: usize,
+        devices: &[(MemberHandle, Device)],
+        prepared: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Running> {
         let cpus = groups.workers();
         let parts = Parts::build(start, slab, &cpus, stripe_cache_size, devices, Duration::ZERO)?;
         let Parts { shared, workers, control, asks } = parts;
+        prepared()?;
         let workers = Workers::start(shared, workers)?;
         let control = std::thread::Builder::new().name("raid5-array".into()).spawn(move || control.run())?;
         Ok(Running { workers, asks, control: Mutex::new(Some(control)) })
