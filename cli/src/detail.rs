@@ -10,6 +10,7 @@ use raid_core::units::Bytes;
 
 use crate::control::client::ControlArgs;
 use crate::control::messages::{Detail, Device};
+use crate::output::{print, print_json};
 
 /// Show how a running array stands
 #[derive(Debug, clap::Args)]
@@ -26,20 +27,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let detail: Detail = args.array.get("/detail")?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&detail)?);
+        print_json(&detail)?;
     } else {
-        println!("{}:", args.array.name());
-        print_fields(&fields(&detail, zone_at));
-        print!("\n{}", table(&detail.devices));
+        let fields = fields_text(&fields(&detail, zone_at));
+        print(&format!("{}:\n{fields}\n{}", args.array.name(), table(&detail.devices)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints fields as mdadm aligns them.
-pub(crate) fn print_fields(fields: &[Field]) {
-    for Field { name, value } in fields {
-        println!("{name:>18} : {value}");
-    }
+/// Fields as mdadm aligns them, a line each.
+pub(crate) fn fields_text(fields: &[Field]) -> String {
+    fields.iter().map(|Field { name, value }| format!("{name:>18} : {value}\n")).collect()
 }
 
 /// Seconds that local time is ahead of Greenwich at that time; 0 where nobody knows.

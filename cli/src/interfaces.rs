@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, PacketConfig, PacketLink, Role};
 use aoe_proto::initiator::{Tunables, WorkerId};
@@ -44,8 +44,13 @@ impl InterfaceArgs {
 
     /// The links for initiators; none without an interface.
     pub(crate) fn links(&self, tunables: &Tunables) -> Option<Arc<dyn Links>> {
-        let links = Interfaces { args: self.clone(), tunables: *tunables };
-        (!self.interfaces.is_empty()).then(|| Arc::new(links) as Arc<dyn Links>)
+        self.tunable_links(tunables).map(|links| links as Arc<dyn Links>)
+    }
+
+    /// The same, for an array whose settings may change.
+    pub(crate) fn tunable_links(&self, tunables: &Tunables) -> Option<Arc<Interfaces>> {
+        let links = Interfaces { args: self.clone(), tunables: Mutex::new(*tunables) };
+        (!self.interfaces.is_empty()).then(|| Arc::new(links))
     }
 
     /// A link on each interface in turn, number `owner` of those that this process opens there.
@@ -69,9 +74,16 @@ impl InterfaceArgs {
 
 /// Makes an initiator's links.
 #[derive(Debug)]
-struct Interfaces {
+pub(crate) struct Interfaces {
     args: InterfaceArgs,
-    tunables: Tunables,
+    tunables: Mutex<Tunables>,
+}
+
+impl Interfaces {
+    /// Initiators that are made from now on have these settings.
+    pub(crate) fn tune(&self, tunables: Tunables) {
+        *self.tunables.lock().expect("no panic while held") = tunables;
+    }
 }
 
 impl fmt::Display for Interfaces {
@@ -88,6 +100,21 @@ impl Links for Interfaces {
     }
 
     fn tunables(&self) -> Tunables {
-        self.tunables
+        *self.tunables.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_tuned_counts_for_initiators_made_later() {
+        let args = InterfaceArgs { interfaces: vec!["eth1".to_owned()], fault: None };
+        let links = args.tunable_links(&Tunables::default()).expect("an interface is named");
+        let engine: Arc<dyn Links> = Arc::<Interfaces>::clone(&links);
+        links.tune(Tunables { aoe_maxout: 7, ..Tunables::default() });
+        assert_eq!(engine.tunables().aoe_maxout, 7);
+        assert!(InterfaceArgs::default().links(&Tunables::default()).is_none());
     }
 }

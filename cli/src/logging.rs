@@ -20,7 +20,9 @@ pub(crate) fn to_stderr(verbose: u8, default: LevelFilter) {
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let format = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+    // A line that cannot be written is lost: by default that is told with eprintln, which panics when standard error is closed.
+    let format =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).log_internal_errors(false);
     if is_journal() {
         format.event_format(Journal { targets: verbose > 0 }).init();
     } else {

@@ -13,7 +13,7 @@
 //! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
-//! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`].
+//! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`], [`output`].
 
 #![allow(rustdoc::invalid_html_tags, reason = "doc comments of arguments are help texts, which name e<shelf>.<slot>")]
 
@@ -34,6 +34,7 @@ mod logging;
 mod manage;
 mod members;
 mod notify;
+mod output;
 mod run;
 mod runtime_dir;
 mod sandbox;
@@ -105,7 +106,9 @@ fn main() -> ExitCode {
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("etherraid: {}", errors::one_line(error.as_ref()));
+            if !error.is::<output::ReaderGone>() {
+                output::complain(errors::one_line(error.as_ref()));
+            }
             if error.is::<usage::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

@@ -8,6 +8,7 @@ use raid_engine::member::spec::MemberSpec;
 use crate::control::client::ControlArgs;
 use crate::control::messages::{Member, Stopped};
 use crate::members::parse_member;
+use crate::output::print;
 
 /// An array and one of its members.
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,7 @@ pub(crate) struct StopArgs {
 fn change(target: &Target, path: &str, done: &str) -> anyhow::Result<ExitCode> {
     let member = target.member.to_string();
     let _: serde_json::Value = target.array.post(path, &Member { member })?;
-    println!("{}: {} {done}", target.array.name(), target.member);
+    print(&format!("{}: {} {done}\n", target.array.name(), target.member))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -77,6 +78,6 @@ pub(crate) fn stop(args: StopArgs) -> anyhow::Result<ExitCode> {
     if exit != 0 {
         bail!("{name}: stopped without being marked clean: the next run resyncs it");
     }
-    println!("{name}: stopped");
+    print(&format!("{name}: stopped\n"))?;
     Ok(ExitCode::SUCCESS)
 }

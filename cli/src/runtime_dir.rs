@@ -1,11 +1,14 @@
 //! Where running arrays keep their control sockets and locks: `/run/etherraid`, or for ordinary users a directory of their own.
 //!
 //! One array is run once on a host: an exclusive lock on a file named after its UUID, held as long as the array runs. The lock goes with the process,
-//! however it ends; so does the file, but after a kill.
+//! however it ends; so does the file, but after a kill. The file says what the array is called and where its control socket is, wherever `--control`
+//! has put that: a line with the name, then the path. Nobody answers at the path of a file that a kill has left behind.
 
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +16,9 @@ use raid_core::md::Uuid;
 
 /// For those who may write there.
 const SYSTEM: &str = "/run/etherraid";
+
+/// Extension of the locks' files.
+const LOCK: &str = "lock";
 
 /// The directory. It may not exist yet.
 pub(crate) fn runtime_dir() -> PathBuf {
@@ -43,6 +49,39 @@ pub(crate) fn control_socket(name: &str) -> PathBuf {
     runtime_dir().join(format!("{name}.sock"))
 }
 
+/// The arrays of this host that were announced: name and control socket. Some may have ended.
+pub(crate) fn announced() -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let dir = runtime_dir();
+    let at = || format!("looking for arrays in {}", dir.display());
+    let entries = match std::fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(at)?,
+    };
+    let mut arrays = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(at)?.path();
+        if path.extension().is_none_or(|extension| extension != LOCK) {
+            continue;
+        }
+        match std::fs::read(&path) {
+            Ok(text) => arrays.extend(parse_announcement(&text)),
+            // It has ended since it was found.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+    arrays.sort();
+    Ok(arrays)
+}
+
+/// What a lock's file says; nothing while its array is not announced yet.
+fn parse_announcement(text: &[u8]) -> Option<(String, PathBuf)> {
+    let end = text.iter().position(|&byte| byte == b'\n')?;
+    let name = parse_name(std::str::from_utf8(&text[..end]).ok()?).ok()?;
+    let control = Path::new(OsStr::from_bytes(&text[end + 1..]));
+    control.is_absolute().then(|| (name, control.to_owned()))
+}
+
 /// NAME on the command line: it becomes a file's name.
 pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let bad = text.is_empty() || text == "." || text == ".." || text.contains('/') || text.contains(char::is_control);
@@ -62,7 +101,7 @@ pub(crate) struct ArrayLock {
 impl ArrayLock {
     /// Takes it; `None` while somebody else has it.
     pub(crate) fn take(uuid: Uuid) -> anyhow::Result<Option<ArrayLock>> {
-        let path = make_runtime_dir()?.join(format!("{}.lock", uuid.hyphenated()));
+        let path = make_runtime_dir()?.join(format!("{}.{LOCK}", uuid.hyphenated()));
         loop {
             let file = File::options().create(true).truncate(false).write(true).open(&path);
             let file = file.with_context(|| format!("opening {}", path.display()))?;
@@ -74,9 +113,19 @@ impl ArrayLock {
             let lock = ArrayLock { file, path: path.clone() };
             // Who held it may have removed the file before we locked it: then it means nothing any more.
             if lock.is_in_place().map_err(|error| locking(error, &path))? {
+                // What it says is of an array that was killed.
+                lock.file.set_len(0).map_err(|error| locking(error, &path))?;
                 return Ok(Some(lock));
             }
         }
+    }
+
+    /// Lets other commands on this host find the array: by the name that it runs under, at its control socket.
+    pub(crate) fn announce(&self, name: &str, control: &Path) -> anyhow::Result<()> {
+        let control = std::path::absolute(control).with_context(|| format!("{}", control.display()))?;
+        let text = [name.as_bytes(), b"\n", control.as_os_str().as_bytes()].concat();
+        // One write: who reads meanwhile finds all of it or nothing.
+        self.file.write_all_at(&text, 0).with_context(|| format!("writing {}", self.path.display()))
     }
 
     fn is_in_place(&self) -> io::Result<bool> {
@@ -125,6 +174,21 @@ mod tests {
         drop(lock);
         assert!(!path.exists());
         assert!(ArrayLock::take(uuid).expect("a directory").is_some());
+    }
+
+    #[test]
+    fn a_lock_tells_where_its_array_is() {
+        let uuid = raid_engine::assembly::random_uuid();
+        let name = uuid.hyphenated();
+        let found = || announced().expect("a directory").into_iter().find(|(found, _)| *found == name);
+        let lock = ArrayLock::take(uuid).expect("a directory").expect("free");
+        assert_eq!(found(), None);
+        lock.announce(&name, Path::new("/some where/socket")).expect("room");
+        assert_eq!(found(), Some((name.clone(), "/some where/socket".into())));
+        drop(lock);
+        assert_eq!(found(), None);
+        assert!(parse_announcement(b"").is_none() && parse_announcement(b"name").is_none());
+        assert!(parse_announcement(b"a/b\n/x").is_none() && parse_announcement(b"a\nx").is_none());
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (_, true) => report::csv(&rows)?,
         _ => report::table(&rows).to_string(),
     };
-    println!("{text}");
+    crate::output::print(&(text + "\n"))?;
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     if errors > 0 {
         bail!("{errors} requests failed, so the figures mean little; -v tells more");

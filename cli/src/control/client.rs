@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::messages::Failure;
-use crate::runtime_dir::{control_socket, parse_name};
+use crate::runtime_dir::{announced, control_socket, parse_name};
 
 /// Longest answer.
 const RESPONSE_MAX: u64 = 16 << 20;
@@ -24,7 +24,7 @@ pub(crate) struct ControlArgs {
     #[arg(value_parser = parse_name)]
     name: String,
 
-    /// Its control socket, where `run` was given one
+    /// Its control socket [default: /run/etherraid/NAME.sock, or that of the array that runs here as NAME]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
@@ -46,7 +46,13 @@ impl ControlArgs {
     }
 
     fn socket(&self) -> PathBuf {
-        self.control.clone().unwrap_or_else(|| control_socket(&self.name))
+        if let Some(path) = &self.control {
+            return path.clone();
+        }
+        let usual = control_socket(&self.name);
+        // What cannot be looked at does not tell of another place.
+        let elsewhere = || announced().ok()?.into_iter().find(|(name, _)| *name == self.name).map(|(_, path)| path);
+        if usual.exists() { usual } else { elsewhere().unwrap_or(usual) }
     }
 
     /// Asks for something, and waits no longer than this.

@@ -22,9 +22,10 @@ use raid_engine::member::devices::Device;
 use raid_engine::member::spec::{MemberSpec, parse_size};
 use raid_engine::tunables::Settings;
 
-use crate::detail::print_fields;
+use crate::detail::fields_text;
 use crate::interfaces::InterfaceArgs;
 use crate::members::{Found, Members, parse_member, slab};
+use crate::output;
 use crate::runtime_dir::{ArrayLock, parse_name};
 use crate::usage::usage;
 
@@ -285,13 +286,11 @@ fn print(args: &Args, created: &Created) -> anyhow::Result<()> {
             "spare_devices": args.spare_devices,
             "members": args.members.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
-        println!("{value:#}");
-        return Ok(());
+        return output::print_json(&value);
     }
     let kib = |size: Bytes| format!("{}{}", size.0 / 1024, human_size(size));
     let field = |name, value| Field { name, value };
-    println!("{}: created", args.name);
-    print_fields(&[
+    let fields = fields_text(&[
         field("Version", superblock.minor.to_string()),
         field("Raid Level", level_name(args.level)),
         field("Array Size", kib(array)),
@@ -303,5 +302,5 @@ fn print(args: &Args, created: &Created) -> anyhow::Result<()> {
         field("Name", superblock.name()),
         field("UUID", superblock.set_uuid.to_string()),
     ]);
-    Ok(())
+    output::print(&format!("{}: created\n{fields}", args.name))
 }

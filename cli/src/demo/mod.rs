@@ -31,6 +31,7 @@ use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;
 
 use crate::groups::groups;
+use crate::output::tell;
 use disk::{Disk, Pass};
 use network::{Network, address};
 
@@ -66,7 +67,7 @@ pub(crate) struct Args {
 /// Runs the demo; exit status 1 when a byte was wrong or a request failed.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
-    println!("etherraid demo: five shelves, one array, two of the shelves lost one after the other\n");
+    tell("etherraid demo: five shelves, one array, two of the shelves lost one after the other\n")?;
     // Before any thread is started.
     let network = Network::new(args.in_process);
     let mut stage = Stage::set(network)?;
@@ -77,9 +78,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("the array could not be marked clean");
     }
     drop(stage);
-    println!("\n5. How fast is the engine alone? Random writes to five memory members, on all CPUs:\n");
-    println!("{}", indent(&crate::bench::small_table()?));
-    println!("\nNo request failed, and every byte read was right. That took {:.1} s.", start.elapsed().as_secs_f64());
+    tell("\n5. How fast is the engine alone? Random writes to five memory members, on all CPUs:\n")?;
+    tell(indent(&crate::bench::small_table()?))?;
+    let seconds = start.elapsed().as_secs_f64();
+    tell(format_args!("\nNo request failed, and every byte read was right. That took {seconds:.1} s."))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -96,7 +98,7 @@ struct Stage {
 impl Stage {
     /// Starts the shelves, makes the array and runs it.
     fn set(network: Network) -> anyhow::Result<Stage> {
-        line("network", &network.to_string());
+        line("network", &network.to_string())?;
         let mut settings = Settings::default();
         for pair in HURRY {
             settings.set_pair(pair)?;
@@ -104,7 +106,7 @@ impl Stage {
         let shelves = (0..MEMBERS).map(|slot| network.shelf(address(slot), SHELF).map(Some));
         let shelves = shelves.collect::<anyhow::Result<Vec<_>>>()?;
         let names: Vec<String> = (0..MEMBERS).map(|slot| address(slot).to_string()).collect();
-        line("shelves", &format!("{}, {} MiB of memory each", names.join(" "), SHELF.bytes().0 >> 20));
+        line("shelves", &format!("{}, {} MiB of memory each", names.join(" "), SHELF.bytes().0 >> 20))?;
         let slab = crate::members::slab()?;
         let mut opener = Opener::new(&slab, Some(network.links(settings.aoe)))?;
         let array = make_array(&mut opener, &slab, &settings)?;
@@ -113,31 +115,31 @@ impl Stage {
         let detail = stage.wait_for("in sync", |detail| detail.resync_start.is_none())?;
         let size = stage.array.sectors().bytes().0 >> 20;
         let chunk = CHUNK.bytes().0 >> 10;
-        line("array", &format!("RAID5 of {MEMBERS}, {chunk} KiB chunk, {size} MiB: {}", detail.state));
-        line("in a hurry", &format!("{} (defaults: 30 s, 2000 ms, 1000 ms)", HURRY.join(" ")));
+        line("array", &format!("RAID5 of {MEMBERS}, {chunk} KiB chunk, {size} MiB: {}", detail.state))?;
+        line("in a hurry", &format!("{} (defaults: 30 s, 2000 ms, 1000 ms)", HURRY.join(" ")))?;
         Ok(stage)
     }
 
     /// The story. Ends with an error at the first thing that is not as it should be.
     fn play(&mut self) -> anyhow::Result<()> {
         let mut disk = self.disk.take().expect("set, and played once");
-        println!("\n1. Write, and read back");
+        tell("\n1. Write, and read back")?;
         let fill = disk.fill()?;
         rate("written in order", disk.bytes(), &fill)?;
         let scatter = disk.scatter(|pass| Ok(pass.requests >= WRITES))?;
         right(&scatter)?;
         disk.flush()?;
-        line("written", &format!("{} random pieces of 4 to 64 KiB over it, and flushed", scatter.requests));
+        line("written", &format!("{} random pieces of 4 to 64 KiB over it, and flushed", scatter.requests))?;
         verify(&mut disk)?;
 
-        println!("\n2. A shelf is lost while writes go on");
+        tell("\n2. A shelf is lost while writes go on")?;
         self.lose(&mut disk, 2)?;
         verify(&mut disk)?;
 
-        println!("\n3. A fresh shelf takes its place");
+        tell("\n3. A fresh shelf takes its place")?;
         self.replace(&mut disk, MEMBERS)?;
 
-        println!("\n4. Another shelf is lost: is what was rebuilt right?");
+        tell("\n4. Another shelf is lost: is what was rebuilt right?")?;
         self.lose(&mut disk, 0)?;
         verify(&mut disk)
     }
@@ -162,10 +164,9 @@ impl Stage {
             Ok(array.detail()?.degraded > 0)
         })?;
         right(&pass)?;
-        line("killed", &format!("{}, without a word, amid {} random writes", address(slot), pass.requests));
-        line("writes", &format!("none failed; the longest waited {:.1} s for the shelf", pass.longest.as_secs_f64()));
-        line("array", &self.array.detail()?.state);
-        Ok(())
+        line("killed", &format!("{}, without a word, amid {} random writes", address(slot), pass.requests))?;
+        line("writes", &format!("none failed; the longest waited {:.1} s for the shelf", pass.longest.as_secs_f64()))?;
+        line("array", &self.array.detail()?.state)
     }
 
     /// Starts a shelf, adds it, and writes until it is rebuilt.
@@ -175,7 +176,7 @@ impl Stage {
         let device = self.opener.open(&MemberSpec::Aoe(address(slot)), false)?;
         let start = Instant::now();
         self.array.add(device, name.clone(), random_uuid().0)?;
-        line("added", &name);
+        line("added", &name)?;
         let mut looked = start;
         let array = &self.array;
         let pass = disk.scatter(|_| {
@@ -190,9 +191,8 @@ impl Stage {
         })?;
         right(&pass)?;
         let time = start.elapsed().as_secs_f64();
-        line("rebuilt", &format!("in {time:.1} s, while {} random writes went on", pass.requests));
-        line("array", &self.array.detail()?.state);
-        Ok(())
+        line("rebuilt", &format!("in {time:.1} s, while {} random writes went on", pass.requests))?;
+        line("array", &self.array.detail()?.state)
     }
 
     fn wait_for(&self, what: &str, wanted: impl Fn(&Detail) -> bool) -> anyhow::Result<Detail> {
@@ -239,8 +239,7 @@ fn make_array(opener: &mut Opener, slab: &Arc<Slab>, settings: &Settings) -> any
 fn verify(disk: &mut Disk) -> anyhow::Result<()> {
     let pass = disk.verify()?;
     rate("read", disk.bytes(), &pass)?;
-    line("", "every byte is right");
-    Ok(())
+    line("", "every byte is right")
 }
 
 /// Fails when something was not as it should be.
@@ -256,12 +255,11 @@ fn rate(what: &str, bytes: u64, pass: &Pass) -> anyhow::Result<()> {
     right(pass)?;
     let seconds = pass.time.as_secs_f64();
     let rate = bytes as f64 / 1e6 / seconds;
-    line(what, &format!("{} MiB in {seconds:.2} s, {rate:.0} MB/s", bytes >> 20));
-    Ok(())
+    line(what, &format!("{} MiB in {seconds:.2} s, {rate:.0} MB/s", bytes >> 20))
 }
 
-fn line(what: &str, text: &str) {
-    println!("   {what:<18}{text}");
+fn line(what: &str, text: &str) -> anyhow::Result<()> {
+    tell(format_args!("   {what:<18}{text}"))
 }
 
 fn indent(text: &str) -> String {

@@ -31,7 +31,7 @@ pub(super) struct Assembled {
     pub(super) devices: Vec<Named>,
     pub(super) uuid: Uuid,
     /// Held as long as the array runs.
-    pub(super) _lock: ArrayLock,
+    pub(super) lock: ArrayLock,
 }
 
 /// See the module's text.
@@ -63,7 +63,7 @@ pub(super) fn assemble(
     let start = assemble_array(&mut members.opener, &devices, &options, args.readonly, tunables)?;
     let uuid = start.superblock.set_uuid;
     let lock = lock.context("an array was assembled of devices without superblocks")?;
-    Ok(Assembled { start, devices, uuid, _lock: lock })
+    Ok(Assembled { start, devices, uuid, lock })
 }
 
 /// Opens the members that were named. One that does not answer is left to assembly, which knows whether it is needed.

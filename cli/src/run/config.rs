@@ -14,7 +14,7 @@ use anyhow::Context;
 use raid_core::md::Uuid;
 use raid_engine::member::spec::MemberSpec;
 use raid_export::nbd::address::Address;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::args::parse_setting;
@@ -51,22 +51,22 @@ struct Written {
     #[serde(default)]
     interfaces: Vec<String>,
     #[serde(default)]
-    members: Vec<Parsed<Member>>,
+    members: Vec<Spanned<String>>,
     #[serde(default)]
     scan: bool,
-    uuid: Option<Parsed<Uuid>>,
+    uuid: Option<Spanned<String>>,
     #[serde(default)]
-    nbd: Vec<Parsed<Address>>,
+    nbd: Vec<Spanned<String>>,
     #[serde(default)]
     readonly: bool,
     #[serde(default)]
     run: bool,
     #[serde(default)]
-    durable: Vec<Parsed<Member>>,
+    durable: Vec<Spanned<String>>,
     #[serde(default)]
     member_dir: Vec<PathBuf>,
     control: Option<PathBuf>,
-    cpus: Option<Parsed<CpuList>>,
+    cpus: Option<Spanned<String>>,
     #[serde(default = "yes")]
     sandbox: bool,
     #[serde(default)]
@@ -77,14 +77,19 @@ fn yes() -> bool {
     true
 }
 
-/// Text that means something, as on the command line.
-#[derive(Debug)]
-struct Parsed<T>(T);
+/// Text that means something, as on the command line, or where in the file it means nothing.
+fn parsed<T: FromStr<Err: Display>>(text: Spanned<String>) -> Result<T, Wrong> {
+    text.get_ref().parse().map_err(|error: T::Err| Wrong { span: Some(text.span()), what: error.to_string() })
+}
 
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map(Parsed).map_err(de::Error::custom)
-    }
+/// A list of such.
+fn all<T: FromStr<Err: Display>>(list: Vec<Spanned<String>>) -> Result<Vec<T>, Wrong> {
+    list.into_iter().map(parsed).collect()
+}
+
+/// A list of members.
+fn members(list: Vec<Spanned<String>>) -> Result<Vec<MemberSpec>, Wrong> {
+    Ok(all(list)?.into_iter().map(|Member(member)| member).collect())
 }
 
 #[derive(Debug)]
@@ -123,19 +128,18 @@ struct Wrong {
 fn parse(text: &str) -> Result<Config, Wrong> {
     let syntax = |error: toml::de::Error| Wrong { span: error.span(), what: error.message().replace('\n', " ") };
     let written: Written = toml::from_str(text).map_err(syntax)?;
-    let members = |list: Vec<Parsed<Member>>| list.into_iter().map(|Parsed(Member(member))| member).collect();
     Ok(Config {
         interfaces: written.interfaces,
-        members: members(written.members),
+        members: members(written.members)?,
         scan: written.scan,
-        uuid: written.uuid.map(|uuid| uuid.0),
-        nbd: written.nbd.into_iter().map(|address| address.0).collect(),
+        uuid: written.uuid.map(parsed).transpose()?,
+        nbd: all(written.nbd)?,
         readonly: written.readonly,
         run: written.run,
-        durable: members(written.durable),
+        durable: members(written.durable)?,
         member_dir: written.member_dir,
         control: written.control,
-        cpus: written.cpus.map(|cpus| cpus.0),
+        cpus: written.cpus.map(parsed).transpose()?,
         sandbox: written.sandbox,
         set: settings(written.set)?,
     })
@@ -201,7 +205,7 @@ mod tests {
             ("[set]\nrmv_level = 1\n", 2, "did you mean rmw_level"),
             ("[set]\nrmw_level = true\n", 2, "a number or text"),
             ("scan = true\nscan = true\n", 2, "duplicate key"),
-            ("interfaces = [\"a\"\n", 2, ""),
+            ("scan = true\ninterfaces = [\"a\"\n", 2, "unclosed array"),
         ] {
             let (found, what) = wrong(text);
             assert!(found == line && what.contains(words), "{text:?}: line {found}: {what}");

@@ -18,6 +18,7 @@ use std::sync::mpsc::sync_channel;
 use anyhow::{Context, bail};
 use raid_core::md::text::{human_size, level_name};
 use raid_engine::array::Detail;
+use raid_engine::member::aoe::Links;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::running::Running;
@@ -30,6 +31,7 @@ use rustix::thread::CapabilitySet;
 use crate::control::server::ControlServer;
 use crate::errors::one_line;
 use crate::groups::groups;
+use crate::interfaces::Interfaces;
 use crate::members::{Members, slab};
 use crate::notify;
 use crate::runtime_dir::{control_socket, make_runtime_dir};
@@ -59,9 +61,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let control = ControlServer::start(&path, to, Arc::clone(&sandbox))?;
     let sockets = Server::bind(&args.nbd)?;
     let slab = slab()?;
-    let links = args.interfaces.links(&settings.aoe);
-    let members = Members::new(&slab, links.clone())?;
-    let Assembled { start, devices, uuid, _lock } = assemble::assemble(&args, &settings, members, links.as_ref())?;
+    let links = args.interfaces.tunable_links(&settings.aoe);
+    let members = Members::new(&slab, as_links(&links))?;
+    let Assembled { start, devices, uuid, lock } =
+        assemble::assemble(&args, &settings, members, as_links(&links).as_ref())?;
     if let Ok(event) = events.try_recv() {
         bail!("ended before it was started: {}", event.words());
     }
@@ -82,9 +85,15 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     sandbox.seal()?;
     let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox));
     control.serve(served);
+    lock.announce(&args.name, &path)?;
     print_ready(&args, &running, server.addresses())?;
     let exit = serve::until_stopped(&running, server, control, &events);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
+}
+
+/// As the engine knows them.
+fn as_links(interfaces: &Option<Arc<Interfaces>>) -> Option<Arc<dyn Links>> {
+    interfaces.clone().map(|links| links as Arc<dyn Links>)
 }
 
 /// What the process keeps once the array runs.

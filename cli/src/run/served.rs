@@ -16,6 +16,7 @@ use raid_engine::tunables::{Settings, When, table};
 
 use crate::control::messages::{self, Tunable};
 use crate::errors::one_line;
+use crate::interfaces::Interfaces;
 use crate::members::{Found, Members, is_running, parse_member};
 use crate::sandbox::{Sandbox, directory};
 
@@ -24,7 +25,7 @@ use crate::sandbox::{Sandbox, directory};
 pub(crate) struct Served {
     running: Arc<Running>,
     slab: Arc<Slab>,
-    links: Option<Arc<dyn Links>>,
+    links: Option<Arc<Interfaces>>,
     uuid: Uuid,
     settings: Mutex<Settings>,
     sandbox: Arc<Sandbox>,
@@ -34,7 +35,7 @@ impl Served {
     pub(super) fn new(
         running: Arc<Running>,
         slab: Arc<Slab>,
-        links: Option<Arc<dyn Links>>,
+        links: Option<Arc<Interfaces>>,
         uuid: Uuid,
         settings: Settings,
         sandbox: Arc<Sandbox>,
@@ -61,7 +62,8 @@ impl Served {
             return Err(refused(CommandErrorKind::NoDevice, text));
         }
         let failed = |error: anyhow::Error| refused(CommandErrorKind::Io, one_line(error.as_ref()));
-        let mut members = Members::new(&self.slab, self.links.clone()).map_err(failed)?;
+        let links = self.links.clone().map(|links| links as Arc<dyn Links>);
+        let mut members = Members::new(&self.slab, links).map_err(failed)?;
         let device = members.opener.open(&member, false);
         let device = device.map_err(|error| refused(CommandErrorKind::NoDevice, error.to_string()))?;
         let found =
@@ -100,6 +102,9 @@ impl Served {
         let mut settings = self.settings.lock().expect("no panic while held");
         let next = tuned(&settings, pairs)?;
         self.running.tune(&next)?;
+        if let Some(links) = &self.links {
+            links.tune(next.aoe);
+        }
         for pair in pairs {
             tracing::info!("tuned: {pair}");
         }

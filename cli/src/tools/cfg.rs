@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use super::network::{Network, parse_device, printable};
 use super::raw::{Answer, Expect, Patience, Question, Raw};
-use super::{exit, print_json, probe};
+use super::{exit, probe};
+use crate::output::{complain, print, print_json};
 use crate::usage::usage;
 
 /// Read, test or set the config strings of AoE devices
@@ -116,11 +117,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     replies.sort_by_key(|reply| (reply.address, reply.port, reply.mac));
     if replies.is_empty() && matches!(args.command, What::Test | What::Prefix) {
-        eprintln!("etherraid: no device with such a string answered; see what there is without -c");
+        complain("no device with such a string answered; see what there is without -c");
     } else if replies.is_empty() {
         bail!("{}", args.network.silence(&raw, args.device));
     }
-    print(&raw, &args, &replies)?;
+    show(&raw, &args, &replies)?;
     Ok(exit(!replies.is_empty() && replies.iter().all(|reply| reply.string.is_ok())))
 }
 
@@ -199,7 +200,7 @@ fn word(error: AoeError) -> &'static str {
     }
 }
 
-fn print(raw: &Raw, args: &Args, replies: &[Reply]) -> anyhow::Result<()> {
+fn show(raw: &Raw, args: &Args, replies: &[Reply]) -> anyhow::Result<()> {
     if args.json {
         let row = |reply: &Reply| Row {
             device: reply.address.to_string(),
@@ -216,7 +217,7 @@ fn print(raw: &Raw, args: &Args, replies: &[Reply]) -> anyhow::Result<()> {
             Ok(string) => printable(string),
             Err(error) => {
                 let what = if *error == AoeError::CONFIG_PRESENT { "; -c fset sets another" } else { "" };
-                eprintln!("etherraid: {}: {error}{what}", reply.address);
+                complain(format_args!("{}: {error}{what}", reply.address));
                 word(*error).to_owned()
             }
         };
@@ -226,5 +227,5 @@ fn print(raw: &Raw, args: &Args, replies: &[Reply]) -> anyhow::Result<()> {
         }
         lines.push('\n');
     }
-    super::print(&lines)
+    print(&lines)
 }

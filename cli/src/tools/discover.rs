@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use aoe_proto::wire::Address;
 use serde::Serialize;
 
+use super::exit;
 use super::network::{Network, printable};
 use super::probe::{self, Fault, Identified, Seen, gigabytes};
 use super::raw::{Patience, Raw};
-use super::{exit, print, print_json};
+use crate::output::{complain, print, print_json};
 
 /// List the AoE devices on the network
 #[derive(Debug, clap::Args)]
@@ -74,7 +75,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         rows.push(Row::new(&raw, seen, result.as_ref().ok().map(|(identified, _)| identified)));
     }
     if rows.is_empty() {
-        eprintln!("etherraid: {}", args.network.silence(&raw, None));
+        complain(args.network.silence(&raw, None));
     }
     match args.json {
         true => print_json(&rows)?,

@@ -9,11 +9,12 @@ use raid_core::units::Sectors;
 use raid_engine::member::spec::MemberSpec;
 use serde::Serialize;
 
-use super::{exit, print, print_json};
+use super::exit;
 use crate::detail::zone_at;
 use crate::errors::one_line;
 use crate::interfaces::InterfaceArgs;
 use crate::members::{Found, Members, parse_member, slab};
+use crate::output::{complain, print, print_json};
 
 /// Show the md superblocks of members, as mdadm --examine does
 #[derive(Debug, clap::Args)]
@@ -54,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok((superblock, size)) => print(&listing(&member.to_string(), &superblock, size))?,
             Err(error) => {
                 all = false;
-                eprintln!("etherraid: {}", one_line(error.as_ref()));
+                complain(one_line(error.as_ref()));
             }
         }
     }

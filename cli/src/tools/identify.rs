@@ -8,10 +8,11 @@ use raid_core::md::text::{Field, human_size};
 use raid_core::units::Bytes;
 use serde::Serialize;
 
+use super::exit;
 use super::network::{Network, parse_device, printable};
 use super::probe::{self, Identified, Seen};
 use super::raw::{Patience, Raw};
-use super::{exit, print, print_json};
+use crate::output::{complain, print, print_json};
 
 /// Show what AoE devices say they are (ATA IDENTIFY DEVICE)
 #[derive(Debug, clap::Args)]
@@ -49,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok((identified, _)) => print(&listing(seen, &identified, args.hex))?,
             Err(fault) => {
                 all = false;
-                eprintln!("etherraid: {}: IDENTIFY: {fault}", seen.address);
+                complain(format_args!("{}: IDENTIFY: {fault}", seen.address));
             }
         }
     }

@@ -9,11 +9,12 @@ use anyhow::bail;
 use aoe_proto::wire::{Address, Body, Command, DCmd, Directive, MASK_HEADER, MCmd, MError, MacAddr, MaskList};
 use serde::Serialize;
 
+use super::exit;
 use super::identify::devices;
 use super::network::{Network, Station, parse_device, stations};
 use super::probe::{Fault, Seen};
 use super::raw::{Answer, Expect, Patience, Question, Raw};
-use super::{exit, print, print_json};
+use crate::output::{complain, print, print_json};
 use crate::usage::usage;
 
 /// Bytes of a directive in a message.
@@ -87,7 +88,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 Ok(List::Macs(macs)) => (seen, macs),
                 other => {
                     all = false;
-                    eprintln!("etherraid: {}: {}", seen.address, refusal(other));
+                    complain(format_args!("{}: {}", seen.address, refusal(other)));
                     continue;
                 }
             },

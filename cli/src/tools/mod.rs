@@ -24,11 +24,9 @@ mod stat;
 mod status;
 mod tune;
 
-use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Subcommand;
 
 /// The commands of this module, among all others on the command line.
@@ -69,20 +67,6 @@ impl Tool {
             Tool::Tunables(_) => pages::tunables(),
         }
     }
-}
-
-/// Prints results. Who reads them may have seen enough, and that is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("printing the results"),
-    }
-}
-
-/// Prints `value` as JSON.
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 /// A time in microseconds, for JSON.

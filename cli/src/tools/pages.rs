@@ -8,8 +8,9 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{print, tune};
+use super::tune;
 use crate::Cli;
+use crate::output::print;
 
 /// Print completions for a shell
 #[derive(Debug, clap::Args)]

@@ -15,7 +15,8 @@ use serde::Serialize;
 use super::network::{Network, parse_device, printable};
 use super::probe::{self, Seen};
 use super::raw::{Expect, Patience, Question, Raw};
-use super::{exit, micros, print, print_json};
+use super::{exit, micros};
+use crate::output::{complain, print, print_json};
 
 /// Ask an AoE device for its config and its IDENTIFY data, and show the round trips
 #[derive(Debug, clap::Args)]
@@ -151,7 +152,7 @@ fn round(raw: &mut Raw, seen: &Seen, way: &mut Way, timeout: Duration) {
         }
         Some(Err(fault)) => {
             if fault != probe::Fault::Silent {
-                eprintln!("etherraid: {}: IDENTIFY: {fault}", seen.address);
+                complain(format_args!("{}: IDENTIFY: {fault}", seen.address));
             }
             way.identify.add(None);
         }

@@ -14,6 +14,7 @@ use super::mask::show;
 use super::network::{Network, Station, parse_device, stations};
 use super::probe::{Fault, Seen};
 use super::raw::{Answer, Expect, Patience, Question, Raw};
+use crate::output::complain;
 use crate::usage::usage;
 
 /// Bytes of an address in a message.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 Ok(macs) => macs,
                 Err(fault) => {
                     all = false;
-                    eprintln!("etherraid: {}: {fault}", seen.address);
+                    complain(format_args!("{}: {fault}", seen.address));
                     continue;
                 }
             },

@@ -13,9 +13,10 @@ use super::network::{Network, parse_device};
 use super::probe::{self, Seen, gigabytes};
 use super::raw::{Patience, Raw};
 use super::status::{LIMIT, arrays};
-use super::{exit, micros, print, print_json};
+use super::{exit, micros};
 use crate::control::messages::{AoeDevice, AoePath};
 use crate::errors::one_line;
+use crate::output::{complain, print, print_json};
 use crate::usage::usage;
 
 /// IDENTIFY round trips on each way.
@@ -102,12 +103,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             .extend(raw.ports().map(|port| (raw.interface(port).to_owned(), raw.mac(port).map(|mac| mac.to_string()))));
         probe_all(&mut raw, &args, &mut rows);
         if rows.is_empty() && args.devices.is_empty() {
-            eprintln!("etherraid: {}", args.network.silence(&raw, None));
+            complain(args.network.silence(&raw, None));
         }
     }
     let (arrays, all) = arrays()?;
     if network.is_empty() && arrays.is_empty() {
-        eprintln!("etherraid: no array runs on this host; name the interfaces to look on with -i");
+        complain("no array runs on this host; name the interfaces to look on with -i");
     }
     for array in arrays {
         match array.get_within::<Vec<AoeDevice>>("/paths", LIMIT) {

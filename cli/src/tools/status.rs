@@ -1,21 +1,21 @@
 //! `status`: the arrays that run on this host, as /proc/mdstat shows md's.
 //!
-//! An array is found by its control socket in the directory where they lie by default; a socket that a killed process left behind is passed over.
+//! An array is found by its lock, whose file names its control socket; one that a killed process left behind is passed over.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use raid_core::md::text::level_name;
 use serde::Serialize;
 
-use super::{exit, print, print_json};
+use super::exit;
 use crate::control::client::ControlArgs;
 use crate::control::messages::{Detail, Device, Sync};
 use crate::errors::one_line;
-use crate::runtime_dir::runtime_dir;
+use crate::output::{complain, print, print_json};
+use crate::runtime_dir::announced;
 
 /// How long an array may take to say how it stands.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const BAR: u64 = 20;
   etherraid status
   etherraid status --json
 
-Arrays whose control socket was moved with `run --control` are not seen here; `detail` shows them. (F) is a device that failed or is missing, (S) a spare.")]
+(F) is a device that failed or is missing, (S) a spare.")]
 pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(_) if !array.is_there() => {}
             Err(error) => {
                 all = false;
-                eprintln!("etherraid: {}", one_line(error.as_ref()));
+                complain(one_line(error.as_ref()));
             }
         }
     }
@@ -68,28 +68,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// The arrays of this host, by name, and whether all could be reached.
 pub(super) fn arrays() -> anyhow::Result<(Vec<ControlArgs>, bool)> {
-    let dir = runtime_dir();
-    let at = || format!("looking for arrays in {}", dir.display());
-    let entries = match std::fs::read_dir(&dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), true)),
-        Err(error) => return Err(error).with_context(at),
-    };
     let (mut arrays, mut all) = (Vec::new(), true);
-    for entry in entries {
-        let path = entry.with_context(at)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".sock"));
-        let Some(name) = name.map(str::to_owned) else { continue };
+    for (name, path) in announced()? {
         match UnixStream::connect(&path) {
             Ok(_) => arrays.push(ControlArgs::at(name, path)),
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
             Err(error) => {
                 all = false;
-                eprintln!("etherraid: array {name} at {}: {error}", path.display());
+                complain(format_args!("array {name} at {}: {error}", path.display()));
             }
         }
     }
-    arrays.sort_by(|a, b| a.name().cmp(b.name()));
     Ok((arrays, all))
 }
 

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use raid_engine::tunables::{Settings, table};
 
-use super::{exit, print, print_json};
+use super::exit;
 use crate::control::client::ControlArgs;
 use crate::control::messages::{self, Tunable, Tune};
+use crate::output::{print, print_json};
 
 /// Read and set tunables of a running array
 #[derive(Debug, clap::Args)]

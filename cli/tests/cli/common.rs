@@ -104,7 +104,9 @@ impl Files {
 /// What a process that has ended wrote to its standard error.
 fn rest(child: &mut Child) -> String {
     let mut text = String::new();
-    let _ = child.stderr.take().expect("piped").read_to_string(&mut text);
+    if let Some(mut pipe) = child.stderr.take() {
+        let _ = pipe.read_to_string(&mut text);
+    }
     text
 }
 
@@ -190,6 +192,11 @@ impl Running {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Reads no more of its log.
+    pub(crate) fn close_log(&mut self) {
+        drop(self.child.stderr.take());
     }
 
     /// Waits for its end; answers with that and its log.

@@ -296,3 +296,82 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = child.wait_with_output().expect("ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
+
+/// Standard output and standard error are both closed before anything is printed.
+#[test]
+fn nobody_listens() {
+    let files = Files::new(3);
+    files.create(3, &["--assume-clean"]);
+    let members = files.members(3);
+    let running = files.run(&members, &[]);
+    let control = files.control();
+    let name = files.name.as_str();
+    for (args, code) in [
+        (&["detail", name, "--control", &control][..], 0),
+        (&["detail", name, "--json", "--control", &control], 0),
+        (&["tune", name, "--control", &control], 0),
+        (&["status"], 0),
+        (&["examine", &members[0]], 0),
+        (&["examine", "/nonexistent/disk"], 1),
+        (&["create", name, "-l", "5", "-n", "3", &members[0], &members[1], &members[2]], 1),
+        (&["fail", name, &members[1], "--control", &control], 0),
+        (&["remove", name, "/nonexistent/disk", "--control", &control], 1),
+        (&["tunables"], 0),
+        (&["bench", "randwrite", "--members", "mem:4M*3", "--bs", "4k", "--runtime", "0.05", "--cpus", "0"], 0),
+        (&["demo", "--in-process"], 1),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_etherraid"));
+        let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        drop((child.stdout.take(), child.stderr.take()));
+        // A panic would end it with 101.
+        assert_eq!(child.wait().expect("ends").code(), Some(code), "{args:?}");
+    }
+    drop(running);
+}
+
+/// An array goes on when who read its log has gone.
+#[test]
+fn an_array_whose_log_nobody_reads() {
+    let files = Files::new(4);
+    files.create(3, &["--assume-clean"]);
+    let members = files.members(4);
+    let mut running = files.run(&members[..3], &[]);
+    running.close_log();
+    // Each is logged, by threads that the array cannot do without.
+    running.command(&["fail", &members[1]]).assert().success();
+    running.command(&["add", &members[3]]).assert().success();
+    running.wait_idle();
+    running.command(&["tune", "rmw_level=0"]).assert().success();
+    running.command(&["stop"]).assert().success();
+    let (status, _) = running.wait();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn an_array_is_found_wherever_its_control_socket_is() {
+    let files = Files::new(3);
+    files.create(3, &["--assume-clean"]);
+    let members = files.members(3);
+    let running = files.run(&members, &["--readonly"]);
+    assert!(ok(["status"]).contains(&format!("{} : active (read-only) raid5", files.name)));
+    // By name alone.
+    assert!(ok(["detail", &files.name]).contains("clean"));
+    let (_, log) = {
+        running.signal(rustix::process::Signal::KILL);
+        running.wait()
+    };
+    assert!(!log.contains("panicked"), "{log}");
+    assert!(!ok(["status"]).contains(&files.name), "what a kill has left behind is passed over");
+    refused(&["detail", &files.name], 1, &["does not run here", "--control"]);
+    // And it may run again, under another name.
+    let mut args = files.run_args(&members, &["--readonly"]);
+    args[1] = format!("{}-again", files.name);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_etherraid"));
+    let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("readable");
+    let status = ok(["status"]);
+    assert!(status.contains(&format!("{}-again : active", files.name)), "{status}");
+    assert_eq!(ok(["stop", &format!("{}-again", files.name)]), format!("{}-again: stopped\n", files.name));
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+}

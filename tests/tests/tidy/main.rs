@@ -1,7 +1,7 @@
 //! Reads our own sources and fails where they break a rule that no compiler checks.
 //!
 //! The rules: sizes of files and functions, where `unsafe` may be and that it is explained, which crates and files stay pure,
-//! which crate may import which, words that do not belong in the repository, a `//!` at the top of each file, and no file that
+//! which crate may import which, how the program prints, words that do not belong in the repository, a `//!` at the top of each file, and no file that
 //! no module names. Each checker is a function from text to [`Offence`]s, so that its own tests can hand it bad text.
 
 mod crates;
@@ -87,6 +87,11 @@ fn pure_parts_are_pure() {
 #[test]
 fn every_file_says_what_it_is() {
     check(rules::opening_doc);
+}
+
+#[test]
+fn the_program_stands_readers_that_go() {
+    check(rules::printing);
 }
 
 #[test]

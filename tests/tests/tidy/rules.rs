@@ -147,6 +147,23 @@ pub(crate) fn purity(source: &Source) -> Vec<Offence> {
     offences
 }
 
+/// Macros of std that panic when nobody reads what they print.
+const PRINTING: [&str; 4] = ["print", "println", "eprint", "eprintln"];
+
+/// The program prints through `output`, which stands readers that have gone.
+pub(crate) fn printing(source: &Source) -> Vec<Offence> {
+    if !source.path.starts_with("cli/src/") || source.is_test() {
+        return vec![];
+    }
+    let code = source.code_without_tests();
+    let is_macro = |at: usize, name: &str| code[at + name.len()..].starts_with('!');
+    PRINTING
+        .iter()
+        .flat_map(|name| word_places(code, name).into_iter().filter(|&at| is_macro(at, name)).map(move |at| (at, name)))
+        .map(|(at, name)| source.offence(line_of(code, at), format!("{name}! panics when its reader has gone")))
+        .collect()
+}
+
 pub(crate) fn opening_doc(source: &Source) -> Vec<Offence> {
     match source.text.starts_with("//!") {
         true => vec![],
@@ -281,6 +298,13 @@ mod tests {
         ] {
             assert!(purity(&source(shell, text)).is_empty(), "{shell}");
         }
+    }
+
+    #[test]
+    fn printing_macros_offend_in_the_program() {
+        let text = "fn f() {\n    print(x);\n    println!(\"x\");\n    eprint!();\n}\n#[cfg(test)]\nmod tests { fn g() { print!(); } }\n";
+        assert_eq!(lines(&printing(&source("cli/src/a.rs", text))), [3, 4]);
+        assert!(printing(&source("tests/src/a.rs", text)).is_empty());
     }
 
     #[test]
