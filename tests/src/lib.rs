@@ -21,3 +21,4 @@ pub mod sim;
 pub mod skip;
 pub mod vblade;
 pub mod wait;
+pub mod world;

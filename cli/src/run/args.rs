@@ -59,6 +59,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) force: bool,
 
+    /// Reserve the AoE members for this host, even if another host has: what that still sends them is refused, and it is fenced
+    #[arg(long)]
+    pub(super) takeover: bool,
+
     /// Rely on this member's flushes
     #[arg(long, value_name = "MEMBER", value_parser = parse_member)]
     pub(super) durable: Vec<MemberSpec>,
@@ -131,6 +135,12 @@ impl Args {
         }
         if !self.members.is_empty() && self.scan {
             return usage("members and scan: name the array's members, or scan for them");
+        }
+        if self.takeover && self.scan {
+            return usage("--takeover needs the members' names: a scan would reserve all devices on the network");
+        }
+        if self.takeover && !self.members.iter().any(|member| matches!(member, MemberSpec::Aoe(_))) {
+            return usage("--takeover reserves AoE members for this host: name them");
         }
         if self.nbd.is_empty() {
             return usage("say where to serve it: --nbd unix:PATH or --nbd tcp:HOST:PORT");

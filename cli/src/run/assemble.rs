@@ -48,7 +48,7 @@ pub(super) fn assemble(
     trust(args, &mut devices)?;
     let uuid = match args.uuid {
         Some(uuid) => Some(uuid),
-        None => superblocks(&mut members, &devices).first().map(|(_, superblock)| superblock.set_uuid),
+        None => superblocks(&mut members, &devices, |_, _| {}).first().map(|(_, superblock)| superblock.set_uuid),
     };
     let lock = match uuid {
         None => None,
@@ -96,7 +96,7 @@ fn find(args: &Args, members: &mut Members, links: &Arc<dyn Links>) -> anyhow::R
             Err(error) => tracing::warn!("{error}"),
         }
     }
-    let mut found = superblocks(members, &devices);
+    let mut found = superblocks(members, &devices, |named, error| tracing::warn!("{}: {error}", named.name));
     found.retain(|(_, superblock)| match args.uuid {
         Some(uuid) => superblock.set_uuid == uuid,
         None => is_named(superblock, &args.name),
@@ -118,14 +118,18 @@ fn find(args: &Args, members: &mut Members, links: &Arc<dyn Links>) -> anyhow::R
     Ok(found.into_iter().map(|(index, _)| devices[index].clone()).collect())
 }
 
-/// The superblocks on devices, each with its device's index. A device that cannot be read may be nobody's: assembly tells if it is needed.
-fn superblocks(members: &mut Members, devices: &[Named]) -> Vec<(usize, Superblock)> {
+/// The superblocks on devices, each with its device's index. What cannot be read is handed to `unreadable`: assembly tells of it if it is used.
+fn superblocks(
+    members: &mut Members,
+    devices: &[Named],
+    unreadable: impl Fn(&Named, &std::io::Error),
+) -> Vec<(usize, Superblock)> {
     let mut found = Vec::new();
     for (index, named) in devices.iter().enumerate() {
         match members.look(&named.device) {
             Ok(Found::Superblock(superblock)) => found.push((index, *superblock)),
             Ok(Found::None | Found::Damaged(_)) => {}
-            Err(error) => tracing::warn!("{}: {error}", named.name),
+            Err(error) => unreadable(named, &error),
         }
     }
     found

@@ -1,6 +1,6 @@
 //! `run`: assembles an array and serves it until it is stopped.
 //!
-//! In this order, so that a refusal changes nothing: settings, control and NBD sockets, members opened and looked at, the lock of
+//! In this order, so that a refusal changes nothing: settings, control and NBD sockets, the members taken over if that is wanted, opened and looked at, the lock of
 //! the array's UUID, assembly, then the engine, and last the NBD server. The end goes the other way round ([`serve`]).
 
 mod args;
@@ -36,6 +36,7 @@ use crate::members::{Members, slab};
 use crate::notify;
 use crate::runtime_dir::{control_socket, make_runtime_dir};
 use crate::sandbox::{Sandbox, directory, memory};
+use crate::tools::Takeover;
 pub(crate) use args::Args;
 use assemble::Assembled;
 use served::Served;
@@ -62,9 +63,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let sockets = Server::bind(&args.nbd)?;
     let slab = slab()?;
     let links = args.interfaces.tunable_links(&settings.aoe);
-    let members = Members::new(&slab, as_links(&links))?;
-    let Assembled { start, devices, uuid, lock } =
-        assemble::assemble(&args, &settings, members, as_links(&links).as_ref())?;
+    let Assembled { start, devices, uuid, lock } = taken_over(&args, || {
+        let members = Members::new(&slab, as_links(&links))?;
+        assemble::assemble(&args, &settings, members, as_links(&links).as_ref())
+    })?;
     if let Ok(event) = events.try_recv() {
         bail!("ended before it was started: {}", event.words());
     }
@@ -89,6 +91,16 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     print_ready(&args, &running, server.addresses())?;
     let exit = serve::until_stopped(&running, server, control, &events);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
+}
+
+/// Assembles the array, after `--takeover` if it is given.
+fn taken_over(args: &Args, assemble: impl FnOnce() -> anyhow::Result<Assembled>) -> anyhow::Result<Assembled> {
+    let takeover = args.takeover.then(|| Takeover::take(&args.interfaces, &args.members)).transpose()?;
+    let assembled = assemble();
+    if let (Err(_), Some(takeover)) = (&assembled, takeover) {
+        takeover.give_back();
+    }
+    assembled
 }
 
 /// As the engine knows them.

@@ -20,11 +20,11 @@ use crate::usage::usage;
 /// Read, test or set the config strings of AoE devices
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid cfg -i eth1                           the strings of all devices: shelf.slot, a tab, the string
-  etherraid cfg -i eth1 9.0                       one device's string
-  etherraid cfg -i eth1 -c set -s host-a 9.0      claim a device that nobody has claimed
-  etherraid cfg -i eth1 -c fset -s '' 9.0         clear its string
-  etherraid cfg -i eth1 -c prefix -s host-        devices whose strings begin so
+  etherraid cfg -i eth1                           # the strings of all devices: shelf.slot, a tab, the string
+  etherraid cfg -i eth1 9.0                       # one device's string
+  etherraid cfg -i eth1 -c set -s host-a 9.0      # claim a device that nobody has claimed
+  etherraid cfg -i eth1 -c fset -s '' 9.0         # clear its string
+  etherraid cfg -i eth1 -c prefix -s host-        # devices whose strings begin so
 
 A device that refuses shows *badcfg* and the like, as in aoecfg. The exit status is 1 when one refused, or none answered:
 devices do not answer to a test that fails.")]

@@ -14,7 +14,7 @@ use crate::output::{complain, print, print_json};
 /// List the AoE devices on the network
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid discover -i eth1              all devices that answer within a second
+  etherraid discover -i eth1              # all devices that answer within a second
   etherraid discover -i eth1 -i eth2 -t 3 --json
 
 A device that is reached on several ways has a line for each. PAYLOAD is what a frame carries, in bytes.")]

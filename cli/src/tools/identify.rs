@@ -17,9 +17,9 @@ use crate::output::{complain, print, print_json};
 /// Show what AoE devices say they are (ATA IDENTIFY DEVICE)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid identify -i eth1 9.0          one device
-  etherraid identify -i eth1              all of them
-  etherraid identify -i eth1 9.0 --hex    the 512 bytes, as `aoeping -i` shows them")]
+  etherraid identify -i eth1 9.0          # one device
+  etherraid identify -i eth1              # all of them
+  etherraid identify -i eth1 9.0 --hex    # the 512 bytes, as `aoeping -i` shows them")]
 pub(crate) struct Args {
     #[command(flatten)]
     network: Network,

@@ -2,19 +2,15 @@
 //!
 //! A device with a list is silent to all others, so who edits it without being on it can't undo that: refused unless `--force`.
 
-use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use aoe_proto::wire::{Address, Body, Command, DCmd, Directive, MASK_HEADER, MCmd, MError, MacAddr, MaskList};
-use serde::Serialize;
 
-use super::exit;
-use super::identify::devices;
+use super::lists::{Shown, show_lists};
 use super::network::{Network, Station, parse_device, stations};
-use super::probe::{Fault, Seen};
-use super::raw::{Answer, Expect, Patience, Question, Raw};
-use crate::output::{complain, print, print_json};
+use super::probe::{self, Fault, Seen};
+use super::raw::{Patience, Raw};
 use crate::usage::usage;
 
 /// Bytes of a directive in a message.
@@ -23,10 +19,10 @@ const DIRECTIVE: usize = 8;
 /// Read or edit the lists of MAC addresses that AoE devices listen to
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid mask -i eth1                                    the lists of all devices
-  etherraid mask -i eth1 9.0 --add self,02:00:00:00:00:02   let this host and another one in, and nobody else
+  etherraid mask -i eth1                                    # the lists of all devices
+  etherraid mask -i eth1 9.0 --add self,02:00:00:00:00:02   # let this host and another one in, and nobody else
   etherraid mask -i eth1 9.0 --delete 02:00:00:00:00:02
-  etherraid mask -i eth1 9.0 --clear                        let everyone in
+  etherraid mask -i eth1 9.0 --clear                        # let everyone in
 
 An empty list lets everyone in. The lists of devices that do not let this host in can't be seen from here.")]
 pub(crate) struct Args {
@@ -58,57 +54,20 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A device's list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Row {
-    device: String,
-    macs: Vec<String>,
-}
-
-impl Row {
-    fn new(address: Address, macs: &[MacAddr]) -> Row {
-        Row { device: address.to_string(), macs: macs.iter().map(ToString::to_string).collect() }
-    }
-}
-
 /// Carries the command out.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let edits = args.clear || !args.add.is_empty() || !args.delete.is_empty();
     if edits && args.device.is_none() {
         return usage("name the device whose list is to be edited, as SHELF.SLOT");
     }
-    let mut raw = args.network.open()?;
-    let seen = devices(&mut raw, &args.network, args.device)?;
-    let mut rows = Vec::new();
-    let mut all = true;
-    for seen in &seen {
-        let list = match edits {
-            true => edit(&mut raw, &args, seen).map(|macs| (seen, macs))?,
-            false => match ask(&mut raw, &args, seen, MCmd::READ, &[]) {
-                Ok(List::Macs(macs)) => (seen, macs),
-                other => {
-                    all = false;
-                    complain(format_args!("{}: {}", seen.address, refusal(other)));
-                    continue;
-                }
-            },
-        };
-        rows.push((list.0.address, list.1));
-    }
-    show(&rows, "any", args.json)?;
-    Ok(exit(all))
-}
-
-/// Prints lists; `none` stands for an empty one.
-pub(super) fn show(rows: &[(Address, Vec<MacAddr>)], none: &str, json: bool) -> anyhow::Result<()> {
-    if json {
-        return print_json(&rows.iter().map(|(address, macs)| Row::new(*address, macs)).collect::<Vec<_>>());
-    }
-    let line = |(address, macs): &(Address, Vec<MacAddr>)| {
-        let list: Vec<String> = macs.iter().map(ToString::to_string).collect();
-        format!("{address}\t{}\n", if list.is_empty() { none.to_owned() } else { list.join(" ") })
-    };
-    print(&rows.iter().map(line).collect::<String>())
+    let shown = Shown { none: "any", json: args.json };
+    show_lists(&args.network, args.device, shown, |raw, seen| match edits {
+        true => edit(raw, &args, seen).map(Ok),
+        false => Ok(match ask(raw, &args, seen, MCmd::READ, &[]) {
+            Ok(List::Macs(macs)) => Ok(macs),
+            other => Err(refusal(other)),
+        }),
+    })
 }
 
 /// What a device answered.
@@ -188,30 +147,17 @@ fn outcome(now: &[MacAddr], directives: &[Directive]) -> Vec<MacAddr> {
 
 fn ask(raw: &mut Raw, args: &Args, seen: &Seen, mcmd: MCmd, directives: &[Directive]) -> Result<List, Fault> {
     let emit = |header: &_, buf: &mut [u8]| MaskList::emit(header, mcmd, directives.iter().copied(), buf);
-    let question = Question {
-        port: seen.port,
-        to: seen.mac,
-        address: seen.address,
-        command: Command::MASK,
-        emit: &emit,
-        expect: Expect::One,
-    };
-    let mut result = Err(Fault::Silent);
-    raw.ask(&[question], Patience::asking_again(args.network.timeout), &mut |answer| {
-        result = list(&answer);
-        ControlFlow::Break(())
-    });
-    result
+    let patience = Patience::asking_again(args.network.timeout);
+    probe::ask(raw, seen, Command::MASK, &emit, patience, list).what
 }
 
-fn list(answer: &Answer<'_>) -> Result<List, Fault> {
-    match (answer.frame.header.error, answer.frame.body) {
-        (Some(error), _) => Err(Fault::Aoe(error)),
-        (None, Body::Mask(mask)) if mask.merror == MError::NONE => {
+fn list(body: Body<'_>) -> Result<List, Fault> {
+    match body {
+        Body::Mask(mask) if mask.merror == MError::NONE => {
             Ok(List::Macs(mask.directives.iter().map(|directive| directive.mac).collect()))
         }
-        (None, Body::Mask(mask)) => Ok(List::Stopped(mask.merror, mask.count)),
-        (None, _) => Err(Fault::Nonsense),
+        Body::Mask(mask) => Ok(List::Stopped(mask.merror, mask.count)),
+        _ => Err(Fault::Nonsense),
     }
 }
 

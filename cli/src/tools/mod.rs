@@ -7,12 +7,14 @@
 //! | [`pages`] | shell completions, man pages, the table of tunables |
 //!
 //! Those that use the network share [`raw`] (requests and replies on packet sockets), [`probe`] (which devices are there) and [`network`]
-//! (their options). They neither need nor disturb a running array on the same interfaces.
+//! (their options). They neither need nor disturb a running array on the same interfaces. [`takeover`] is what
+//! `run --takeover` does first.
 
 mod cfg;
 mod discover;
 mod examine;
 mod identify;
+mod lists;
 mod mask;
 mod network;
 mod pages;
@@ -22,12 +24,15 @@ mod raw;
 mod reserve;
 mod stat;
 mod status;
+mod takeover;
 mod tune;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
+
+pub(crate) use takeover::Takeover;
 
 /// The commands of this module, among all others on the command line.
 #[derive(Debug, Subcommand)]

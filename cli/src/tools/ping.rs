@@ -2,7 +2,6 @@
 //!
 //! Each round asks once and waits for the answer or the time-out, so a lost frame is counted and not hidden by a repetition.
 
-use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use raid_core::units::Bytes;
 use serde::Serialize;
 
 use super::network::{Network, parse_device, printable};
-use super::probe::{self, Seen};
-use super::raw::{Expect, Patience, Question, Raw};
+use super::probe::{self, Fault, Seen};
+use super::raw::{Patience, Raw};
 use super::{exit, micros};
 use crate::output::{complain, print, print_json};
 
@@ -22,7 +21,7 @@ use crate::output::{complain, print, print_json};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   etherraid ping -i eth1 9.0
-  etherraid ping -i eth1 -i eth2 -c 100 -t 0.2 9.0     each way to the device
+  etherraid ping -i eth1 -i eth2 -c 100 -t 0.2 9.0     # each way to the device
 
 The exit status is 0 when on some way both a config query and an IDENTIFY were answered, else 1. The times include those of the target's
 disk, if it has to ask that.")]
@@ -151,7 +150,7 @@ fn round(raw: &mut Raw, seen: &Seen, way: &mut Way, timeout: Duration) {
             way.identify.add(rtt);
         }
         Some(Err(fault)) => {
-            if fault != probe::Fault::Silent {
+            if fault != Fault::Silent {
                 complain(format_args!("{}: IDENTIFY: {fault}", seen.address));
             }
             way.identify.add(None);
@@ -163,22 +162,9 @@ fn round(raw: &mut Raw, seen: &Seen, way: &mut Way, timeout: Duration) {
 /// The round trip of one config query to one station.
 fn query(raw: &mut Raw, seen: &Seen, timeout: Duration) -> Option<Duration> {
     let emit = |header: &_, buf: &mut [u8]| ConfigInfo::request(CCmd::READ, b"").emit(header, buf);
-    let question = Question {
-        port: seen.port,
-        to: seen.mac,
-        address: seen.address,
-        command: Command::CONFIG,
-        emit: &emit,
-        expect: Expect::One,
-    };
-    let mut rtt = None;
-    raw.ask(&[question], Patience::once(timeout), &mut |answer| {
-        if let Body::Config(_) = answer.frame.body {
-            rtt = answer.rtt;
-        }
-        ControlFlow::Break(())
-    });
-    rtt
+    let read = |body: Body<'_>| if let Body::Config(_) = body { Ok(()) } else { Err(Fault::Nonsense) };
+    let told = probe::ask(raw, seen, Command::CONFIG, &emit, Patience::once(timeout), read);
+    told.what.ok().and(told.rtt)
 }
 
 impl Way {

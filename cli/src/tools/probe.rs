@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use aoe_proto::wire::{
-    Address, AoeError, AtaError, AtaRequest, Body, CCmd, Command, ConfigInfo, Identify, IdentifyError, MacAddr, SECTOR,
-    Status,
+    Address, AoeError, AtaError, AtaRequest, Body, CCmd, Command, ConfigInfo, Header, Identify, IdentifyError, MacAddr,
+    SECTOR, Status,
 };
 
 use super::raw::{Expect, Patience, Question, Raw};
@@ -78,6 +78,39 @@ impl fmt::Display for Fault {
             Fault::Nonsense => f.write_str("a malformed answer"),
         }
     }
+}
+
+/// What came of a request to one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told<T> {
+    /// The answer.
+    pub(super) what: Result<T, Fault>,
+    /// Round trip, if it was sent once.
+    pub(super) rtt: Option<Duration>,
+    /// How often it was sent.
+    pub(super) copies: u32,
+}
+
+/// A message to write: its header, where it goes, and how long it is then.
+pub(super) type Emit<'a> = &'a dyn Fn(&Header, &mut [u8]) -> usize;
+
+/// Asks one device, and reads its answer with `read`.
+pub(super) fn ask<T>(
+    raw: &mut Raw,
+    to: &Seen,
+    command: Command,
+    emit: Emit<'_>,
+    patience: Patience,
+    read: impl Fn(Body<'_>) -> Result<T, Fault>,
+) -> Told<T> {
+    let question = Question { port: to.port, to: to.mac, address: to.address, command, emit, expect: Expect::One };
+    let mut told = Told { what: Err(Fault::Silent), rtt: None, copies: 0 };
+    raw.ask(&[question], patience, &mut |answer| {
+        let what = answer.frame.header.error.map_or_else(|| read(answer.frame.body), |error| Err(Fault::Aoe(error)));
+        told = Told { what, rtt: answer.rtt, copies: answer.copies };
+        ControlFlow::Break(())
+    });
+    told
 }
 
 /// Asks who is there by broadcast on all interfaces: each device once for each path, in order. A wildcard address is asked for the whole time.

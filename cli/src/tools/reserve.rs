@@ -2,19 +2,16 @@
 //!
 //! A reserved device answers ATA commands of others with an error. What is reserved for others can still be taken over by `--force`.
 
-use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use aoe_proto::wire::{Address, AoeError, Body, Command, MacAddr, RCmd, RESERVE_HEADER, Reserve};
 
-use super::exit;
-use super::identify::devices;
-use super::mask::show;
+use super::lists::{Shown, show_lists};
 use super::network::{Network, Station, parse_device, stations};
-use super::probe::{Fault, Seen};
-use super::raw::{Answer, Expect, Patience, Question, Raw};
-use crate::output::complain;
+use super::probe::{self, Fault, Seen, Told};
+use super::raw::{Patience, Raw};
 use crate::usage::usage;
 
 /// Bytes of an address in a message.
@@ -23,10 +20,10 @@ const MAC: usize = 6;
 /// Read, set or release the reservations of AoE devices
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid reserve -i eth1                     who has reserved which device
-  etherraid reserve -i eth1 9.0 --set self      reserve a device for this host: all its addresses on the interfaces named
+  etherraid reserve -i eth1                     # who has reserved which device
+  etherraid reserve -i eth1 9.0 --set self      # reserve a device for this host: all its addresses on the interfaces named
   etherraid reserve -i eth1 9.0 --release
-  etherraid reserve -i eth1 9.0 --set self --force    take it over from who holds it
+  etherraid reserve -i eth1 9.0 --set self --force    # take it over from who holds it
 
 A host with several interfaces must list the addresses of all of them, so name them all with -i.")]
 pub(crate) struct Args {
@@ -63,40 +60,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.force && !changes {
         return usage("--force goes with --set or --release");
     }
-    let mut raw = args.network.open()?;
-    let seen = devices(&mut raw, &args.network, args.device)?;
-    let mut rows = Vec::new();
-    let mut all = true;
-    for seen in &seen {
-        let macs = match changes {
-            true => change(&mut raw, &args, seen)?,
-            false => match ask(&mut raw, &args, seen, RCmd::READ, &[]).0 {
-                Ok(macs) => macs,
-                Err(fault) => {
-                    all = false;
-                    complain(format_args!("{}: {fault}", seen.address));
-                    continue;
-                }
-            },
-        };
-        rows.push((seen.address, macs));
-    }
-    show(&rows, "none", args.json)?;
-    Ok(exit(all))
+    let shown = Shown { none: "none", json: args.json };
+    let timeout = args.network.timeout;
+    show_lists(&args.network, args.device, shown, |raw, seen| match changes {
+        true => change(raw, &args, seen).map(Ok),
+        false => Ok(read(raw, seen, timeout).map_err(|fault| fault.to_string())),
+    })
 }
 
 fn change(raw: &mut Raw, args: &Args, seen: &Seen) -> anyhow::Result<Vec<MacAddr>> {
     let macs = stations(raw, &args.set);
-    let fit = ((raw.frame_bytes(seen.port) - RESERVE_HEADER) / MAC).min(usize::from(u8::MAX));
-    if macs.len() > fit {
-        bail!("{}: {} addresses do not fit a message, which holds {fit}", seen.address, macs.len());
-    }
-    let rcmd = if args.force { RCmd::FORCE_SET } else { RCmd::SET };
-    let (result, copies) = ask(raw, args, seen, rcmd, &macs);
-    match result {
+    let timeout = args.network.timeout;
+    let Told { what, copies, .. } = set(raw, seen, args.force, &macs, timeout)?;
+    match what {
         Ok(macs) => Ok(macs),
         Err(Fault::Aoe(AoeError::RESERVED)) => {
-            let holders = ask(raw, args, seen, RCmd::READ, &[]).0.unwrap_or_default();
+            let holders = read(raw, seen, timeout).unwrap_or_default();
             // A first copy may have reserved it for others, and so made its repetition fail.
             if copies > 1 && holders == macs {
                 return Ok(holders);
@@ -109,29 +88,30 @@ fn change(raw: &mut Raw, args: &Args, seen: &Seen) -> anyhow::Result<Vec<MacAddr
     }
 }
 
-/// Asks; answers with the list, and how often it was asked.
-fn ask(raw: &mut Raw, args: &Args, seen: &Seen, rcmd: RCmd, macs: &[MacAddr]) -> (Result<Vec<MacAddr>, Fault>, u32) {
-    let emit = |header: &_, buf: &mut [u8]| Reserve::emit(header, rcmd, macs.iter().copied(), buf);
-    let question = Question {
-        port: seen.port,
-        to: seen.mac,
-        address: seen.address,
-        command: Command::RESERVE,
-        emit: &emit,
-        expect: Expect::One,
-    };
-    let mut result = (Err(Fault::Silent), 0);
-    raw.ask(&[question], Patience::asking_again(args.network.timeout), &mut |answer| {
-        result = (list(&answer), answer.copies);
-        ControlFlow::Break(())
-    });
-    result
+/// Who has reserved a device.
+pub(super) fn read(raw: &mut Raw, seen: &Seen, timeout: Duration) -> Result<Vec<MacAddr>, Fault> {
+    ask(raw, seen, RCmd::READ, &[], timeout).what
 }
 
-fn list(answer: &Answer<'_>) -> Result<Vec<MacAddr>, Fault> {
-    match (answer.frame.header.error, answer.frame.body) {
-        (Some(error), _) => Err(Fault::Aoe(error)),
-        (None, Body::Reserve(reserve)) => Ok(reserve.macs.iter().collect()),
-        (None, _) => Err(Fault::Nonsense),
+/// Reserves a device for these stations, and with `force` even if others have; for none: releases it. Fails only when there are too many.
+pub(super) fn set(
+    raw: &mut Raw,
+    seen: &Seen,
+    force: bool,
+    macs: &[MacAddr],
+    timeout: Duration,
+) -> anyhow::Result<Told<Vec<MacAddr>>> {
+    let fit = ((raw.frame_bytes(seen.port) - RESERVE_HEADER) / MAC).min(usize::from(u8::MAX));
+    if macs.len() > fit {
+        bail!("{}: {} addresses do not fit a message, which holds {fit}", seen.address, macs.len());
     }
+    Ok(ask(raw, seen, if force { RCmd::FORCE_SET } else { RCmd::SET }, macs, timeout))
+}
+
+fn ask(raw: &mut Raw, seen: &Seen, rcmd: RCmd, macs: &[MacAddr], timeout: Duration) -> Told<Vec<MacAddr>> {
+    let emit = |header: &_, buf: &mut [u8]| Reserve::emit(header, rcmd, macs.iter().copied(), buf);
+    probe::ask(raw, seen, Command::RESERVE, &emit, Patience::asking_again(timeout), |body| match body {
+        Body::Reserve(reserve) => Ok(reserve.macs.iter().collect()),
+        _ => Err(Fault::Nonsense),
+    })
 }

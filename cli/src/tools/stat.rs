@@ -27,9 +27,9 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(250);
 /// Show size, interfaces, payload and state of AoE devices, with round trips, windows and losses
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  etherraid stat -i eth1                all devices on the network
-  etherraid stat -i eth1 9.0 9.1        some of them
-  etherraid stat                        AoE members of the arrays that run on this host
+  etherraid stat -i eth1                # all devices on the network
+  etherraid stat -i eth1 9.0 9.1        # some of them
+  etherraid stat                        # AoE members of the arrays that run on this host
 
 The first columns are aoe-stat's: device, size, interfaces, payload in bytes, state. Then, for a member of a running array: round trip, window
 and frames out, and the share of frames that had to be sent again; for other devices: round trip and losses of a few probes.")]

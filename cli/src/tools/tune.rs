@@ -14,9 +14,9 @@ use crate::output::{print, print_json};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:
-  etherraid tune r5                                         the whole table
-  etherraid tune r5 sync_speed_max                          one value
-  etherraid tune r5 sync_speed_max=50000 rmw_level=0        set two, both or none
+  etherraid tune r5                                         # the whole table
+  etherraid tune r5 sync_speed_max                          # one value
+  etherraid tune r5 sync_speed_max=50000 rmw_level=0        # set two, both or none
   etherraid tune r5 --json
 
 --help has the table: names, units, ranges and meanings.",
@@ -125,9 +125,9 @@ fn when(at_once: bool) -> &'static str {
 fn after_long_help() -> String {
     let mut text = String::from(
         "Examples:
-  etherraid tune r5                                         the whole table
-  etherraid tune r5 sync_speed_max                          one value
-  etherraid tune r5 sync_speed_max=50000 rmw_level=0        set two, both or none
+  etherraid tune r5                                         # the whole table
+  etherraid tune r5 sync_speed_max                          # one value
+  etherraid tune r5 sync_speed_max=50000 rmw_level=0        # set two, both or none
   etherraid tune r5 --json
 
 Tunables:

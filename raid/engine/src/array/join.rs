@@ -20,8 +20,7 @@ fn refused<T>(kind: CommandErrorKind, text: impl Into<String>) -> Result<T, Comm
 }
 
 fn fenced() -> CommandError {
-    let text = "another host has reserved the members: stop the array, take them back with `etherraid reserve --set self \
-                --force` and run it again";
+    let text = "another host has reserved the members: stop the array, and run it with --takeover to take them back";
     CommandError::new(CommandErrorKind::ReadOnly, text)
 }
 

@@ -109,8 +109,8 @@ impl Array {
             self.fenced = true;
             self.sync.interrupt();
             let text = format!(
-                "{name}: reserved by another host; the array writes nothing more: stop it, take its members back with \
-                 `etherraid reserve --set self --force` and run it again"
+                "{name}: reserved by another host; the array writes nothing more: stop it, and run it with \
+                 --takeover to take its members back"
             );
             effects.push(Effect::Log(LogLevel::Error, text));
         }

@@ -175,7 +175,10 @@ impl Opener {
         }
         match done[0].status {
             IoStatus::Ok => Ok(()),
-            IoStatus::Fenced => Err(io::Error::new(io::ErrorKind::PermissionDenied, "reserved by another host")),
+            IoStatus::Fenced => {
+                let text = "reserved by another host: `etherraid reserve` shows which, `run --takeover` takes it over";
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+            }
             IoStatus::Gone | IoStatus::Cancelled => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")),
             status => Err(io::Error::other(format!("{op:?} of {sectors} sectors at {lba} failed: {status:?}"))),
         }

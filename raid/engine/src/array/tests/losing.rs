@@ -440,7 +440,7 @@ fn fenced_by_worker_event_or_metadata_write() {
         let id = world.command(Command::Fail(MemberHandle(3)));
         let refusal = &world.answers[&id].as_ref().unwrap_err().text;
         let ways_out = [refusal, world.logs.iter().find(|text| text.contains("d2: reserved")).unwrap()];
-        assert!(ways_out.iter().all(|text| text.contains("`etherraid reserve --set self --force` and run it again")));
+        assert!(ways_out.iter().all(|text| text.contains("--takeover to take")));
         let id = world.command(Command::Stop { abandon: false });
         world.settle();
         assert_eq!(world.stopped, Some(1));
