@@ -283,7 +283,7 @@ fn what_ours_failed_is_missing_there_and_what_ours_rebuilt_is_whole() {
     running.stop();
 
     let (mut rebuilt, running) = Array::ours(dir.path(), "rebuilt", &shape);
-    let fresh = dir.path().join("fresh");
+    let fresh = rebuilt.files[1].with_file_name("fresh");
     pattern::image(&fresh, 9, MEMBER_BYTES).unwrap();
     running.fail(&rebuilt.spec.members()[1]);
     running.remove(&rebuilt.spec.members()[1]);

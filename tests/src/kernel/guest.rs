@@ -109,16 +109,19 @@ aoe() {
         while [ ! -b "/dev/etherd/$device" ]; do aoe-discover; sleep 0.1; done
         while [ "$(cat "/sys/block/etherd!$device/state")" != up ]; do sleep 0.1; done
     done
-    nudge "$@" &
+    for device; do nudge "$device" & done
 }
 
-# nudge DEVICE..: reads a sector of each again and again. After frames were sent twice the driver may have nothing outstanding
-# and yet keep requests waiting for ever, towards any target; a further request makes it go on.
+# nudge DEVICE: has the driver go on. After frames were sent twice it may have nothing outstanding and yet keep requests waiting for
+# ever, towards any target; what it is told to ask the target then makes it look at them again.
 nudge() {
-    while sleep 0.1; do
-        for device; do
-            dd if="/dev/etherd/$device" of=/dev/null bs=512 count=1 iflag=direct status=none &
-        done
+    last=
+    while sleep 0.5; do
+        read -r reads _ _ _ writes _ _ _ waiting _ < "/sys/block/etherd!$1/stat"
+        if [ "$waiting" != 0 ] && [ "$last" = "$reads $writes" ]; then
+            echo "$1" > /dev/etherd/revalidate || true
+        fi
+        last="$reads $writes"
     done
 }
 "#;

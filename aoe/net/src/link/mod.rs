@@ -106,7 +106,7 @@ pub trait Link: Send {
     fn send(&mut self, frames: &[FrameRef<'_>]) -> usize;
 
     /// Hands up to [`BATCH`] arrived frames to `sink`, without waiting; how many they were. Less than [`BATCH`] says that no more
-    /// were there.
+    /// were there. A frame that has waited too long by the time that it is handed over is dropped, if the link was told to.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize;
 
     /// Full-sized frames that its receive queue holds. What a shelf tells its initiators must not exceed it.

@@ -15,8 +15,8 @@ use aoe_proto::wire::ETH_HEADER;
 use core::time::Duration;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 
 /// How long replies wait for room in the link.
 const SEND_PATIENCE: Duration = Duration::from_millis(10);
@@ -67,7 +67,7 @@ impl ServedPort {
             if now >= self.next_check || self.link.info() != self.info {
                 self.check(now);
             }
-            if self.serve(now) > 0 {
+            if self.serve() > 0 {
                 continue;
             }
             let timeout = self.next_check.saturating_sub(now);
@@ -120,33 +120,35 @@ impl ServedPort {
     }
 
     /// Answers one batch; how many frames it had.
-    fn serve(&mut self, now: Duration) -> usize {
+    fn serve(&mut self) -> usize {
         if self.info.is_none() {
             // Reads away what was queued before the link went down.
             return self.link.receive(&mut |_| {});
         }
         let ServedPort { shared, id, link, requesters, replies, lengths, control, .. } = self;
-        let mut locked: Option<MutexGuard<'_, Shelf<AnyStore>>> = None;
+        // Locked before anything is received: how long a frame has waited is judged when its turn has come, not before the
+        // wait for another port's.
+        let mut shelf = shared.lock();
         let mut answered = 0;
         let room = link.receive_frames();
         let received = link.receive(&mut |frame| {
-            let shelf = locked.get_or_insert_with(|| shared.lock());
+            let now = shared.now();
             if requesters.note(now, frame) {
                 // Before its first answer, which may tell it the buffer count.
                 shared.room[usize::from(id.0)].store(room / requesters.count(), Ordering::Relaxed);
-                shared.share_room(shelf);
+                shared.share_room(&mut shelf);
             }
             let reply = replies.slot_mut(answered);
             lengths[answered] = match shelf.handle_frame(now, *id, frame, reply) {
                 Outcome::Drop => return,
-                Outcome::Many => return poll_replies(shared, shelf, reply, control),
+                Outcome::Many => return poll_replies(shared, &mut shelf, reply, control),
                 Outcome::Reply(len) => len,
-                Outcome::Save { address, len } if shared.save(shelf, address) => len,
+                Outcome::Save { address, len } if shared.save(&shelf, address) => len,
                 Outcome::Save { address, .. } => shelf.save_failed(address, reply),
             };
             answered += 1;
         });
-        drop(locked);
+        drop(shelf);
         let mut frames = [FrameRef::whole(&[]); BATCH];
         for (index, frame) in frames[..answered].iter_mut().enumerate() {
             *frame = FrameRef::whole(&replies.slot(index)[..lengths[index]]);

@@ -3,7 +3,7 @@
 //! Owned by a serving thread. Bound: [`KNOWN`] stations; one that was not heard for [`FORGET`] is forgotten. With more at a time the
 //! count stays at the bound: each of them is told the least then.
 
-use aoe_proto::wire::MacAddr;
+use aoe_proto::wire::{Header, MacAddr};
 use core::time::Duration;
 
 /// Stations remembered at most.
@@ -22,10 +22,9 @@ impl Requesters {
         Requesters { known: Vec::with_capacity(KNOWN) }
     }
 
-    /// Notes a frame's sender; whether it is a new one.
+    /// Notes the sender of a request; whether it is a new one. Beacons and replies of other shelves, which come to all, do not count.
     pub(super) fn note(&mut self, now: Duration, frame: &[u8]) -> bool {
-        let Some(source) = frame.get(6..).and_then(|rest| rest.first_chunk::<6>()) else { return false };
-        let source = MacAddr(*source);
+        let Ok((Header { src: source, response: false, .. }, _)) = Header::parse(frame) else { return false };
         // The one heard last is in front: mostly the first comparison hits.
         match self.known.iter().position(|(mac, _)| *mac == source) {
             Some(index) => {
@@ -57,11 +56,22 @@ impl Requesters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aoe_proto::wire::{CCmd, Command, ConfigInfo, Tag};
 
-    fn frame(from: u16) -> Vec<u8> {
-        let mut frame = vec![0; 24];
-        frame[10..12].copy_from_slice(&from.to_be_bytes());
+    fn header(from: u16) -> Header {
+        let [high, low] = from.to_be_bytes();
+        let address = "e1.1".parse().expect("an address");
+        Header::request(MacAddr::BROADCAST, MacAddr([2, 0, 0, 0, high, low]), address, Command::CONFIG, Tag(1))
+    }
+
+    fn frame(header: Header) -> Vec<u8> {
+        let mut frame = vec![0; 64];
+        ConfigInfo::request(CCmd::READ, &[]).emit(&header, &mut frame);
         frame
+    }
+
+    fn request(from: u16) -> Vec<u8> {
+        frame(header(from))
     }
 
     #[test]
@@ -69,22 +79,32 @@ mod tests {
         let secs = Duration::from_secs;
         let mut requesters = Requesters::new();
         assert_eq!(requesters.count(), 1);
-        assert!(requesters.note(secs(0), &frame(1)));
-        assert!(requesters.note(secs(0), &frame(2)));
-        assert!(!requesters.note(secs(100), &frame(1)));
+        assert!(requesters.note(secs(0), &request(1)));
+        assert!(requesters.note(secs(0), &request(2)));
+        assert!(!requesters.note(secs(100), &request(1)));
         assert!(!requesters.note(secs(100), &[0; 11]));
         assert_eq!(requesters.count(), 2);
         assert!(requesters.forget(secs(200)));
         assert!(!requesters.forget(secs(200)));
         assert_eq!(requesters.count(), 1);
-        assert!(!requesters.note(secs(201), &frame(1)));
+        assert!(!requesters.note(secs(201), &request(1)));
+    }
+
+    #[test]
+    fn other_shelves_are_no_requesters() {
+        let mut requesters = Requesters::new();
+        let request = header(1);
+        let beacon = request.reply(MacAddr([2, 0, 0, 0, 0, 9]), request.address, None);
+        assert!(!requesters.note(Duration::ZERO, &frame(beacon)));
+        assert!(requesters.note(Duration::ZERO, &frame(request)));
+        assert_eq!(requesters.count(), 1);
     }
 
     #[test]
     fn their_number_is_bounded() {
         let mut requesters = Requesters::new();
         for from in 0..1000 {
-            requesters.note(Duration::ZERO, &frame(from));
+            requesters.note(Duration::ZERO, &request(from));
         }
         assert_eq!(requesters.count(), KNOWN);
     }
