@@ -113,13 +113,13 @@ aoe() {
 }
 
 # nudge DEVICE: has the driver go on. After frames were sent twice it may have nothing outstanding and yet keep requests waiting for
-# ever, towards any target; what it is told to ask the target then makes it look at them again.
+# ever, towards any target, and such requests are in no count. A question to the target makes it look at them again, once answered.
 nudge() {
     last=
     while sleep 0.5; do
-        read -r reads _ _ _ writes _ _ _ waiting _ < "/sys/block/etherd!$1/stat"
-        if [ "$waiting" != 0 ] && [ "$last" = "$reads $writes" ]; then
-            echo "$1" > /dev/etherd/revalidate || true
+        read -r reads _ _ _ writes _ < "/sys/block/etherd!$1/stat"
+        if [ "$last" = "$reads $writes" ]; then
+            echo "$1" > /dev/etherd/revalidate
         fi
         last="$reads $writes"
     done
