@@ -112,16 +112,19 @@ aoe() {
     for device; do nudge "$device" & done
 }
 
-# nudge DEVICE: has the driver go on. After frames were sent twice it may have nothing outstanding and yet keep requests waiting for
-# ever, towards any target, and such requests are in no count. A question to the target makes it look at them again, once answered.
+# nudge DEVICE: reads a sector again and again. After frames were sent twice the driver may have nothing outstanding and yet keep
+# requests waiting for ever, towards any target; a further request makes it go on. Of these a few wait at most: they must not take
+# the places of others.
 nudge() {
-    last=
-    while sleep 0.5; do
-        read -r reads _ _ _ writes _ < "/sys/block/etherd!$1/stat"
-        if [ "$last" = "$reads $writes" ]; then
-            echo "$1" > /dev/etherd/revalidate
+    waiting=
+    while sleep 0.2; do
+        still=
+        for pid in $waiting; do ! kill -0 "$pid" 2>/dev/null || still="$still $pid"; done
+        waiting=$still
+        if [ "$(echo $waiting | wc -w)" -lt 4 ]; then
+            dd if="/dev/etherd/$1" of=/dev/null bs=512 count=1 iflag=direct status=none &
+            waiting="$waiting $!"
         fi
-        last="$reads $writes"
     done
 }
 "#;
