@@ -14,6 +14,9 @@ use crate::output::{print, print_json};
 
 /// Show how a running array stands
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid detail r5
+  etherraid detail r5 --json    # the same for programs: docs/CONTROL.md")]
 pub(crate) struct Args {
     #[command(flatten)]
     array: ControlArgs,

@@ -23,6 +23,10 @@ struct Target {
 
 /// Add a member to a running array: it becomes a spare, and replaces a member that is missing
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid add r5 e9.5    # rebuilt at once if a member is missing; `etherraid detail r5` shows how far it is
+
+A member that was away comes back by itself. Files must lie where members of the array do, or in a --member-dir of `run`.")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     target: Target,
@@ -30,6 +34,10 @@ pub(crate) struct AddArgs {
 
 /// Mark a member of a running array faulty
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid fail r5 e9.1    # the array goes on without it, and a spare takes its place
+
+Refused when the array could not go on without it.")]
 pub(crate) struct FailArgs {
     #[command(flatten)]
     target: Target,
@@ -37,6 +45,8 @@ pub(crate) struct FailArgs {
 
 /// Let go of a faulty or missing member, or of a spare
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid remove r5 e9.1")]
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
     target: Target,
@@ -44,6 +54,10 @@ pub(crate) struct RemoveArgs {
 
 /// Stop a running array: requests under way are finished, and it is marked clean
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid stop r5
+
+SIGTERM does the same. The exit status is 1 when the array could not be marked clean, as when members are away: the next run resyncs it.")]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     array: ControlArgs,

@@ -170,6 +170,11 @@ impl Running {
         self.ready.split_whitespace().filter(|word| word.starts_with("nbd")).map(str::to_owned).collect()
     }
 
+    /// Waits for a line of its log with this text.
+    pub fn log_line(&self, text: &str) -> String {
+        self.proc.wait_for_line(text, COMMAND_LIMIT)
+    }
+
     /// Process id of `etherraid run`.
     pub fn pid(&self) -> u32 {
         self.proc.pid()

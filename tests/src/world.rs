@@ -1,6 +1,6 @@
 //! A machine within the machine, for texts that are run as they are printed: README, help texts, the pages of docs/.
 //!
-//! A [`World`] has its own network, processes, `/tmp`, `/run/etherraid` and named namespaces; what is written to `/etc`, `/usr/local`, `/root`,
+//! A [`World`] has its own network, processes, `/tmp`, `/run/etherraid` and named namespaces; what is written to `/etc`, `/usr`, `/var/lib`, `/root`,
 //! `/run` or `/dev` stays within it. `etherraid` on its PATH is the binary under test. Dropping it kills all that was started in it.
 
 use crate::binary;
@@ -18,7 +18,7 @@ mount -t tmpfs none /mnt
 mkdir -p /mnt/bin /mnt/work /mnt/layers
 touch /mnt/bin/etherraid
 mount --bind "$BIN" /mnt/bin/etherraid
-for dir in etc usr/local root run dev; do
+for dir in etc usr var/lib root run dev; do
   layers=/mnt/layers/${dir//\//-}
   mkdir -p $layers/upper $layers/work
   mount -t overlay -o lowerdir=/$dir,upperdir=$layers/upper,workdir=$layers/work overlay /$dir
@@ -73,7 +73,7 @@ impl World {
     fn start(&self, text: &str, ready: &str) {
         let log = "/mnt/background.log";
         let wait = format!("tail -n +1 -f {log} | grep -q -m 1 '{ready}'");
-        self.sh(&format!("{text} > {log} 2>&1 &\n{wait}"), START_LIMIT).ok();
+        self.sh(&format!(": > {log}\n{text} > {log} 2>&1 &\n{wait}"), START_LIMIT).ok();
     }
 
     /// Has the array `r5` made over the first `count` devices of the shelf, and run with these options if there are any.
@@ -113,9 +113,9 @@ impl World {
         self.sh(text, START_LIMIT).ok()
     }
 
-    /// Starts a text that goes on until it is told to end, and waits for a line with `ready`.
+    /// Starts a simple command, which goes on until it is told to end, and waits for a line with `ready`. A comment may follow it.
     pub fn serve(&self, text: &str, ready: &str) -> Serving<'_> {
-        let proc = self.cmd(&format!("{text} &\necho $! > /mnt/served\nwait $!")).spawn();
+        let proc = self.cmd(&format!("( exec {text}\n) &\necho $! > /mnt/served\nwait $!")).spawn();
         proc.wait_for_line(ready, START_LIMIT);
         Serving { world: self, proc }
     }
@@ -139,6 +139,11 @@ pub struct Serving<'a> {
 }
 
 impl Serving<'_> {
+    /// Waits for a line with this text.
+    pub fn line(&self, text: &str, limit: Duration) -> String {
+        self.proc.wait_for_line(text, limit)
+    }
+
     /// Ends it by SIGTERM, which must end it well.
     pub fn end(self) -> Finished {
         self.world.ok("kill -TERM $(cat /mnt/served)");
@@ -197,7 +202,7 @@ mod tests {
         for path in ["/etc/inside-only", "/tmp/inside-only", "/dev/inside-only", "/sys/class/net/inside-only"] {
             assert!(!Path::new(path).exists(), "{path}");
         }
-        let served = world.serve("echo here; exec sleep 600", "here");
+        let served = world.serve("sh -c 'echo here; exec sleep 600' # sleeps", "here");
         assert!(!served.end().status.success(), "sleep dies of the signal");
         drop(world);
     }

@@ -23,10 +23,13 @@ const RUNTIME_MAX: f64 = 3600.0;
 /// Measure an array, or one AoE device, under load
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).multiple(false).args(["members", "member", "device"]))]
-#[command(
-    after_help = "Members are made into a new array: WHAT THEY HELD IS LOST. Those that do not look empty are refused without \
-                        --overwrite. Columns of the table and fields of the JSON: see docs/PERFORMANCE.md."
-)]
+#[command(after_help = "Examples:
+  etherraid bench randwrite --members 'mem:64M*5' --bs 4k --group-thread-cnt 0,1    # the engine alone
+  etherraid bench read -i eth1 --device e9.0 --bs 64k --json                        # one AoE device, without RAID
+  etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k                          # an array of AoE devices
+
+Members are made into a new array: WHAT THEY HELD IS LOST. Those that do not look empty are refused without \
+                        --overwrite. Columns of the table and fields of the JSON: see docs/PERFORMANCE.md.")]
 pub(crate) struct Args {
     /// What the load does
     #[arg(value_enum)]

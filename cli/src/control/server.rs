@@ -17,12 +17,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use raid_engine::array::{CommandError, CommandErrorKind};
+use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use super::messages::{AoeDevice, Counters, Detail, Failure, Member, Stopped, Tune};
@@ -152,7 +153,10 @@ async fn serve(
         .route("/fail", post(fail))
         .route("/remove", post(remove))
         .route("/stop", post(stop))
-        .fallback(async || failure(StatusCode::NOT_FOUND, "no such request".to_owned()))
+        .fallback(async || failure(StatusCode::NOT_FOUND, "no such request: see docs/CONTROL.md".to_owned()))
+        .method_not_allowed_fallback(async || {
+            failure(StatusCode::METHOD_NOT_ALLOWED, "GET is for what reads, POST for what changes".to_owned())
+        })
         .with_state(context);
     let _ = ready.send(Ok(()));
     let (told, is_told) = oneshot::channel();
@@ -191,6 +195,20 @@ async fn watchdog(served: Arc<OnceLock<Arc<Served>>>) {
         let Some(served) = served.get().cloned() else { continue };
         if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || served.running().detail()).await {
             notify::alive();
+        }
+    }
+}
+
+/// What a request asks for, as JSON. What is none is answered as every failure is.
+struct Asked<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Asked<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        match Json::from_request(request, state).await {
+            Ok(Json(asked)) => Ok(Asked(asked)),
+            Err(rejection) => Err(failure(rejection.status(), rejection.body_text())),
         }
     }
 }
@@ -243,19 +261,19 @@ async fn tunables(State(context): State<Handles>) -> Response {
     with_array(context, |served| Ok(served.tunables())).await
 }
 
-async fn tune(State(context): State<Handles>, Json(Tune { set }): Json<Tune>) -> Response {
+async fn tune(State(context): State<Handles>, Asked(Tune { set }): Asked<Tune>) -> Response {
     with_array(context, move |served| served.tune(&set)).await
 }
 
-async fn add(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+async fn add(State(context): State<Handles>, Asked(Member { member }): Asked<Member>) -> Response {
     with_array(context, move |served| served.add(&member)).await
 }
 
-async fn fail(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+async fn fail(State(context): State<Handles>, Asked(Member { member }): Asked<Member>) -> Response {
     with_array(context, move |served| served.fail(&member)).await
 }
 
-async fn remove(State(context): State<Handles>, Json(Member { member }): Json<Member>) -> Response {
+async fn remove(State(context): State<Handles>, Asked(Member { member }): Asked<Member>) -> Response {
     with_array(context, move |served| served.remove(&member)).await
 }
 

@@ -31,6 +31,13 @@ use crate::usage::usage;
 
 /// Write the superblocks of a new array
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4     # five AoE devices
+  etherraid create r5 -l 5 -n 3 -x 1 /dev/sdb /dev/sdc /dev/sdd /dev/sde    # three disks and a spare
+  etherraid create r5 -l 5 -n 3 --assume-clean disk0.img disk1.img disk2.img    # full of zeroes: parity is right as it is
+
+What a member holds is lost. One that carries a superblock, a file system or a partition table is refused without --run; one of an array that
+runs on this host always. `etherraid run` starts the array.")]
 pub(crate) struct Args {
     /// The array's name; it is stored after the host's name
     #[arg(value_parser = parse_name)]

@@ -18,6 +18,15 @@ use crate::usage::usage;
 ///
 /// Without members and --scan, what is not on the command line is taken from /etc/etherraid/NAME.toml.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd
+  etherraid run r5 -i eth1 --scan --nbd tcp:127.0.0.1:10809                          # whatever belongs to it on the network
+  etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 --nbd unix:/run/r5.nbd --run          # although e9.4 is away
+  etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --takeover    # although another host holds it
+  etherraid run r5                                                                   # as /etc/etherraid/r5.toml says
+
+It prints a line that begins with `ready:` when clients may come. The exit status is 0 when the array was marked clean, 1 when it was not or
+could not be started, 2 when the command line or the file is wrong. See docs/SERVICE.md for the file and for systemd.")]
 pub(crate) struct Args {
     /// The array's name: what other commands call it, and with --scan what its superblocks say
     #[arg(value_parser = parse_name)]

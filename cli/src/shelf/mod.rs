@@ -30,6 +30,13 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Serve files and block devices over AoE until SIGTERM or SIGINT
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  etherraid shelf -i eth1 -d 1.0=/dev/sdb -d 1.1=/dev/sdc
+  etherraid shelf -i eth1 -i eth2 -d 1.0=disk0.img,ro -d 1.1=disk1.img,offset=1M,length=32M
+  etherraid shelf -i eth1 -d 1.0=/dev/sdb --state /var/lib/etherraid -m 02:00:00:00:00:02    # for one station alone
+
+It prints a line that begins with `ready:` for each device. Unlike with vblade a flush reaches the disk. Anybody on the network may read and
+write what is not kept from them by -m or by a reservation.")]
 pub(crate) struct Args {
     #[command(flatten)]
     interfaces: InterfaceArgs,

@@ -10,16 +10,17 @@ use crate::control::client::ControlArgs;
 use crate::control::messages::{self, Tunable, Tune};
 use crate::output::{print, print_json};
 
-/// Read and set tunables of a running array
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:
+const EXAMPLES: &str = "Examples:
   etherraid tune r5                                         # the whole table
   etherraid tune r5 sync_speed_max                          # one value
   etherraid tune r5 sync_speed_max=50000 rmw_level=0        # set two, both or none
   etherraid tune r5 --json
+";
 
---help has the table: names, units, ranges and meanings.",
+/// Read and set tunables of a running array
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = format!("{EXAMPLES}\n--help has the table: names, units, ranges and meanings."),
     after_long_help = after_long_help()
 )]
 pub(crate) struct Args {
@@ -123,16 +124,7 @@ fn when(at_once: bool) -> &'static str {
 
 /// The table for a terminal, as part of the help.
 fn after_long_help() -> String {
-    let mut text = String::from(
-        "Examples:
-  etherraid tune r5                                         # the whole table
-  etherraid tune r5 sync_speed_max                          # one value
-  etherraid tune r5 sync_speed_max=50000 rmw_level=0        # set two, both or none
-  etherraid tune r5 --json
-
-Tunables:
-",
-    );
+    let mut text = format!("{EXAMPLES}\nTunables:\n");
     for row in messages::tunables(&Settings::default()) {
         // Writing to a string does not fail.
         let _ = writeln!(

@@ -321,10 +321,11 @@ impl Superblock {
         Ok(())
     }
 
-    /// The array's name without the zero bytes; bytes that are no UTF-8 are replaced.
+    /// The array's name without the zero bytes, for people: bytes that are no UTF-8 are replaced, and so are control characters, because whoever
+    /// wrote the disk must not speak to the terminal or the log of who looks at it.
     pub fn name(&self) -> String {
         let end = self.set_name.iter().position(|&byte| byte == 0).unwrap_or(self.set_name.len());
-        String::from_utf8_lossy(&self.set_name[..end]).into_owned()
+        String::from_utf8_lossy(&self.set_name[..end]).replace(char::is_control, "\u{fffd}")
     }
 
     /// What device `number` does, by this superblock's table; [`Role::Faulty`] for one that is not in it.

@@ -301,9 +301,13 @@ impl Array {
     fn corrected(&mut self, slot: MemberIndex, sectors: u32, effects: &mut Vec<Effect>) {
         if let Some(member) = self.members.iter_mut().find(|m| m.slot() == Some(slot)) {
             let count = &mut member.superblock.cnt_corrected_read;
+            let before = *count;
             *count = count.saturating_add(sectors);
-            let text = format!("{}: {sectors} unreadable sectors written anew", member.device.name);
-            effects.push(Effect::Log(LogLevel::Warn, text));
+            // A line for each block of a large bad place would tell less.
+            if count.checked_ilog2() > before.checked_ilog2() {
+                let text = format!("{}: {count} sectors so far were unreadable, and written anew", member.device.name);
+                effects.push(Effect::Log(LogLevel::Warn, text));
+            }
         }
     }
 

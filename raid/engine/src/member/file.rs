@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use raid_core::units::{SECTOR_SIZE, Sectors};
@@ -24,12 +25,17 @@ use crate::slab::{Piece, Slab};
 /// Submissions queued before the kernel is told.
 const RING_ENTRIES: u32 = 256;
 
+/// Errors of a kind that are logged of a disk without -v.
+const ERRORS_TOLD: u32 = 5;
+
 /// A file or block device, opened once and shared by all workers.
 #[derive(Debug)]
 pub struct FileDisk {
     file: File,
     path: PathBuf,
     sectors: Sectors,
+    /// Reads that failed so far, and others.
+    errors: [AtomicU32; 2],
 }
 
 impl FileDisk {
@@ -49,12 +55,22 @@ impl FileDisk {
             let text = "its logical sectors have more than 512 bytes, which arrays of 512-byte sectors cannot use";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        Ok(FileDisk { file, path: path.to_path_buf(), sectors })
+        Ok(FileDisk { file, path: path.to_path_buf(), sectors, errors: Default::default() })
     }
 
     /// Its size, rounded down to whole sectors.
     pub fn sectors(&self) -> Sectors {
         self.sectors
+    }
+
+    /// Logs an error. A disk that dies has hundreds of requests that fail: the array says what becomes of it.
+    fn tell(&self, op: MemberOp, what: std::fmt::Arguments<'_>) {
+        let path = self.path.display();
+        match self.errors[usize::from(op != MemberOp::Read)].fetch_add(1, Ordering::Relaxed) {
+            told if told + 1 < ERRORS_TOLD => tracing::warn!("{path}: {what}"),
+            told if told + 1 == ERRORS_TOLD => tracing::warn!("{path}: {what}; -v logs further ones"),
+            _ => tracing::debug!("{path}: {what}"),
+        }
     }
 
     /// Where it is.
@@ -174,14 +190,14 @@ impl Files {
     /// The kernel's answer for a slot; `None` when the rest of the operation has been queued.
     fn completed(&mut self, index: usize, result: i32) -> Option<IoStatus> {
         let slot = &mut self.slots[index];
-        let path = &slot.disk.as_ref().expect("a slot in use has its disk").path;
+        let disk = slot.disk.as_ref().expect("a slot in use has its disk");
         if result < 0 {
             let error = io::Error::from_raw_os_error(-result);
             if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) {
                 self.queue(index);
                 return None;
             }
-            tracing::warn!(path = %path.display(), op = ?slot.op, sector = slot.at / SECTOR_SIZE, %error, "member");
+            disk.tell(slot.op, format_args!("{:?} at sector {}: {error}", slot.op, slot.at / SECTOR_SIZE));
             let medium = slot.op == MemberOp::Read
                 && matches!(-result, libc::EIO | libc::EREMOTEIO | libc::ENODATA | libc::EILSEQ);
             return Some(if medium { IoStatus::Medium } else { IoStatus::Failed });
@@ -191,7 +207,7 @@ impl Files {
             return Some(IoStatus::Ok);
         }
         if moved == 0 {
-            tracing::warn!(path = %path.display(), sector = slot.at / SECTOR_SIZE, "member ends before this sector");
+            disk.tell(slot.op, format_args!("it ends before sector {}", slot.at / SECTOR_SIZE));
             return Some(IoStatus::Failed);
         }
         slot.at += moved as u64;

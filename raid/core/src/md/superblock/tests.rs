@@ -168,6 +168,9 @@ fn areas_and_recovery() {
     assert_eq!(Role::from(MemberIndex(3)), Role::Active(3));
     sb.set_name = [b'x'; 32];
     assert_eq!(sb.name(), "x".repeat(32));
+    sb.set_name[..6].copy_from_slice(b"a\x1b[2J\n");
+    sb.set_name[6] = 0;
+    assert_eq!(sb.name(), "a\u{fffd}[2J\u{fffd}", "nothing that a terminal obeys");
 }
 
 #[test]

@@ -150,6 +150,88 @@ fn a_file_that_has_shrunk_in_use() {
     the_others_hold_it(dir.path(), &["disk0", "disk1"], 2);
 }
 
+/// A disk whose reads and writes fail with EIO on demand. It is unmounted and gone with the value.
+struct EioDisk {
+    proc: Proc,
+    dir: PathBuf,
+}
+
+impl EioDisk {
+    /// `fuse/disk` in a directory.
+    fn new(dir: &Path) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bad_media/eio_disk.py");
+        let proc = Cmd::new("python3").arg(script).arg(dir).arg(MEMBER_BYTES.to_string()).spawn();
+        proc.wait_for_line("mounted", LIMIT);
+        Self { proc, dir: dir.to_owned() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join("fuse/disk")
+    }
+
+    fn fail(&self, what: &str) {
+        std::fs::write(self.dir.join(what), "").unwrap();
+    }
+}
+
+impl Drop for EioDisk {
+    fn drop(&mut self) {
+        let gone = Cmd::new("umount").arg("-l").arg(self.dir.join("fuse")).finish(LIMIT);
+        if !gone.status.success() {
+            eprintln!("{}{}", gone.stderr, self.proc.tail());
+        }
+    }
+}
+
+#[test]
+fn a_member_that_answers_eio() {
+    require!(root, "python3", "umount");
+    if !Path::new("/dev/fuse").exists() {
+        etherraid_tests::skip::report("no /dev/fuse");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    rig::blank_files(dir.path(), 3, MEMBER_BYTES);
+    let disk = EioDisk::new(dir.path());
+    let name = disk.path().display().to_string();
+    let spec = array::Spec::local([dir.path().join("disk0"), disk.path(), dir.path().join("disk2")]);
+    spec.create(&["-c", rig::CHUNK, "--assume-clean"]);
+    let array = spec.run(&[]);
+    let mut client = Client::connect(array.socket()).unwrap();
+    let mut write = |seed: u64| {
+        for offset in (0..LEN).step_by(BLOCK) {
+            client.write(offset, &pattern::bytes(seed, offset, BLOCK), false).unwrap();
+        }
+        client.flush().unwrap();
+        for offset in (0..LEN).step_by(BLOCK) {
+            assert!(client.read(offset, BLOCK).unwrap() == pattern::bytes(seed, offset, BLOCK), "block at {offset}");
+        }
+    };
+    write(1);
+    // What cannot be read is rebuilt, and written to where it was: the member stays.
+    disk.fail("read-errors");
+    let mut reader = Client::connect(array.socket()).unwrap();
+    for offset in (0..LEN).step_by(BLOCK) {
+        assert!(reader.read(offset, BLOCK).unwrap() == pattern::bytes(1, offset, BLOCK), "block at {offset}");
+    }
+    let line = array.log_line("unreadable, and written anew");
+    assert!(line.contains("WARN") && line.contains(&name), "{line}");
+    let detail = array.detail();
+    assert_eq!(detail.degraded(), 0);
+    assert_ne!(detail.0.pointer("/devices/1/corrected"), Some(&0.into()));
+    // A write that fails costs the member its place, and says where and why.
+    disk.fail("write-errors");
+    write(2);
+    let detail = array.wait_until("the member is given up", |detail| detail.degraded() == 1);
+    assert_eq!(detail.slots(), ["active sync", "removed", "active sync"]);
+    let line = array.log_line("Write at sector");
+    assert!(line.contains("WARN") && line.contains(&name) && line.contains("os error 5"), "{line}");
+    write(3);
+    array.stop();
+    drop(disk);
+    the_others_hold_it(dir.path(), &["disk0", "disk2"], 3);
+}
+
 /// An array over a shelf that was started by `script` in the directory of `disk0` to `disk2`, with `$SHELF` for our binary and its options,
 /// loses e9.1 as it is written, and goes on without it.
 fn a_disk_fails_under_a_shelf(script: &str) {
