@@ -2,13 +2,11 @@
 //!
 //! Used by `run` and `bench`.
 
-use raid_engine::runtime::Groups;
-use raid_engine::runtime::topology::{Cpu, allowed, confine};
+use raid_engine::runtime::groups::Groups;
+use raid_engine::runtime::topology::{Cpu, allowed, confine, nodes};
+use raid_engine::tunables::WorkerGroup;
 
 use crate::usage::usage;
-
-/// Most workers whose number fits a tag beside those of the control thread and of openers.
-const WORKERS_MAX: usize = 254;
 
 /// A list of CPUs such as `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,19 +34,19 @@ impl std::str::FromStr for CpuList {
 }
 
 /// Confines this process to `cpus`, if given, and makes a group per CPU. At most two workers per CPU.
-pub(crate) fn groups(cpus: Option<&CpuList>, group_thread_cnt: usize) -> anyhow::Result<Groups> {
+pub(crate) fn groups(
+    cpus: Option<&CpuList>,
+    group_thread_cnt: usize,
+    worker_group: WorkerGroup,
+) -> anyhow::Result<Groups> {
     if let Some(CpuList(cpus)) = cpus {
         confine(cpus).map_err(|error| anyhow::anyhow!("--cpus: {error}: see /sys/devices/system/cpu/online"))?;
     }
-    let cpus = allowed()?;
-    let most = (2 * cpus.len()).min(WORKERS_MAX) / cpus.len();
-    if group_thread_cnt > most {
-        return usage(format!(
-            "group_thread_cnt={group_thread_cnt}: group_thread_cnt takes 0 to {most} here ({} groups, two workers per CPU at most)",
-            cpus.len()
-        ));
+    let groups = Groups { group_thread_cnt, worker_group, cpus: allowed()?, nodes: nodes() };
+    match groups.check() {
+        Ok(()) => Ok(groups),
+        Err(text) => usage(text),
     }
-    Ok(Groups { group_thread_cnt, cpus })
 }
 
 #[cfg(test)]
@@ -67,10 +65,9 @@ mod tests {
 
     #[test]
     fn two_workers_per_cpu_at_most() {
-        assert_eq!(groups(None, 0).expect("one thread").workers().len(), 1);
-        let two = groups(None, 2).expect("two each");
-        assert_eq!(two.workers().len(), 2 * two.cpus.len());
-        let error = groups(None, 3).expect_err("too many");
+        let groups = |count| groups(None, count, WorkerGroup::Cpu);
+        assert!(groups(0).is_ok() && groups(2).is_ok());
+        let error = groups(3).expect_err("too many");
         assert!(error.to_string().contains("takes 0 to 2"), "{error}");
         assert!(error.is::<crate::usage::Usage>());
     }

@@ -9,9 +9,10 @@ use raid_core::md::assemble::Options;
 use raid_core::units::Sectors;
 use raid_engine::assembly::assemble_array;
 use raid_engine::message::MemberHandle;
+use raid_engine::runtime::Totals;
 use raid_engine::runtime::bufs::BYTES_MAX;
+use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
-use raid_engine::runtime::{Groups, Totals};
 use raid_engine::slab::{PAGE, Slab};
 use raid_engine::tunables::Settings;
 
@@ -39,7 +40,10 @@ pub(super) fn bench(args: &Args, settings: Settings) -> anyhow::Result<Vec<Row>>
         false => args.group_thread_cnt.clone(),
     };
     // Confines this process, too, before it starts any thread.
-    let groups = counts.iter().map(|count| groups(args.cpus.as_ref(), *count)).collect::<anyhow::Result<Vec<_>>>()?;
+    let groups = counts
+        .iter()
+        .map(|count| groups(args.cpus.as_ref(), *count, settings.worker_group))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let specs = args.specs()?;
     let slab = crate::members::slab()?;
     let links = args.interfaces.links(&settings.aoe);
@@ -81,7 +85,7 @@ impl Rig<'_> {
         let start = assemble_array(&mut self.access.opener, &self.members.named, &Options::default(), false, tunables)?;
         let devices = self.members.named.iter().enumerate();
         let devices: Vec<_> = devices.map(|(i, member)| (MemberHandle(i as u16), member.device.clone())).collect();
-        let array = Running::start(start, &self.slab, groups, self.settings.stripe_cache_size, &devices);
+        let array = Running::start(start, &self.slab, groups, &self.settings, &devices);
         array.context("starting the array")
     }
 

@@ -46,7 +46,7 @@ pub(super) fn bench(args: &Args, device: &MemberSpec, settings: &Settings) -> an
         return usage(format!("--device {device}: name the interfaces that lead to it with -i"));
     };
     // Confines this process, too, before it starts any thread.
-    let cpus = groups(args.cpus.as_ref(), 0)?.cpus;
+    let cpus = groups(args.cpus.as_ref(), 0, settings.worker_group)?.cpus;
     let space = look(args, device, &links)?;
     let mut rows = Vec::new();
     for size in &args.bs.0 {

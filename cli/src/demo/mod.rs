@@ -238,8 +238,8 @@ fn make_array(opener: &mut Opener, slab: &Arc<Slab>, settings: &Settings) -> any
     create_array(opener, &new, &members)?;
     let start = assemble_array(opener, &members, &Options::default(), false, settings.array.clone())?;
     let devices: Vec<_> = (0..).map(MemberHandle).zip(members.into_iter().map(|member| member.device)).collect();
-    let groups = groups(None, settings.group_thread_cnt)?;
-    Running::start(start, slab, &groups, settings.stripe_cache_size, &devices).context("starting the array")
+    let groups = groups(None, settings.group_thread_cnt, settings.worker_group)?;
+    Running::start(start, slab, &groups, settings, &devices).context("starting the array")
 }
 
 fn verify(disk: &mut Disk) -> anyhow::Result<()> {

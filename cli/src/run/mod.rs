@@ -49,7 +49,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     args.complete()?;
     let settings = settings(&args)?;
     let needed = memory::lock();
-    let groups = groups(args.cpus.as_ref(), settings.group_thread_cnt)?;
+    let groups = groups(args.cpus.as_ref(), settings.group_thread_cnt, settings.worker_group)?;
     let (to, events) = sync_channel(EVENTS_MAX);
     let path = match &args.control {
         Some(path) => path.clone(),
@@ -73,7 +73,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let handles: Vec<_> =
         devices.iter().enumerate().map(|(index, named)| (MemberHandle(index as u16), named.device.clone())).collect();
     let enter = || sandbox.enter().map_err(|error| std::io::Error::other(one_line(error.as_ref())));
-    let running = Running::start_after(start, &slab, &groups, settings.stripe_cache_size, &handles, enter)
+    let running = Running::start_after(start, &slab, &groups, &settings, &handles, enter)
         .context("starting the array's threads")?;
     let running = Arc::new(running);
     let backends = Arc::new(EngineBackends::new(Arc::clone(&running), &args.name, args.readonly));

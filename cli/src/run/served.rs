@@ -12,7 +12,7 @@ use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::running::Running;
 use raid_engine::slab::Slab;
-use raid_engine::tunables::{Settings, When, table};
+use raid_engine::tunables::Settings;
 
 use crate::control::messages::{self, Tunable};
 use crate::errors::one_line;
@@ -120,23 +120,11 @@ impl Served {
     }
 }
 
-/// The settings after a change that a running array can make.
+/// The settings after a change.
 fn tuned(settings: &Settings, pairs: &[String]) -> Result<Settings, CommandError> {
     let mut next = settings.clone();
     for pair in pairs {
         next.set_pair(pair).map_err(|error| refused(CommandErrorKind::Invalid, error.to_string()))?;
-    }
-    for row in table().filter(|row| row.when == When::Start) {
-        let (old, new) = (settings.get(row.name), next.get(row.name));
-        if let (Ok(old), Ok(new)) = (old, new)
-            && old != new
-        {
-            let name = row.name;
-            let text = format!(
-                "{name} is {old} while the array runs: it takes effect at the start, so stop the array and run it with --set {name}={new}"
-            );
-            return Err(refused(CommandErrorKind::Busy, text));
-        }
     }
     Ok(next)
 }
@@ -159,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_effect_at_once_is_taken() {
+    fn what_is_valid_is_taken() {
         let next = tune(&["rmw_level=2", "aoe_maxout=7", "stripe_cache_size=256"]).expect("valid");
         assert_eq!(next.get("rmw_level").as_deref(), Ok("2"));
         assert_eq!(next.aoe.aoe_maxout, 7);
@@ -167,13 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changed_or_is_no_value_is_refused() {
+    fn what_is_no_value_is_refused() {
         let kind = |pairs: &[&str]| tune(pairs).map_err(|error| error.kind);
         assert_eq!(kind(&["rmw_level=3"]), Err(CommandErrorKind::Invalid));
         assert_eq!(kind(&["rmw_level=1", "no_such=3"]), Err(CommandErrorKind::Invalid));
         assert_eq!(kind(&["rmw_level"]), Err(CommandErrorKind::Invalid));
-        let error = tune(&["rmw_level=2", "group_thread_cnt=2"]).expect_err("at the start");
-        assert_eq!(error.kind, CommandErrorKind::Busy);
-        assert!(error.text.contains("group_thread_cnt is 1") && error.text.contains("--set group_thread_cnt=2"));
     }
 }

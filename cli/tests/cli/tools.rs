@@ -212,9 +212,11 @@ fn tune_reads_and_sets_while_it_runs() {
     assert_eq!(tune(&["sync_speed_max"]), (Some(0), "1\n".into(), String::new()));
 
     // Refused ones change nothing, valid ones beside them included.
-    let (status, _, error) = tune(&["rmw_level=0", "stripe_cache_size=512"]);
+    let (status, _, error) = tune(&["rmw_level=0", "stripe_cache_size=512", "group_thread_cnt=60"]);
     assert_eq!(status, Some(1));
-    assert!(error.contains("stripe_cache_size is 256") && error.contains("--set stripe_cache_size=512"), "{error}");
+    assert!(error.contains("group_thread_cnt=60: group_thread_cnt takes 0 to 2"), "{error}");
+    let (status, set, _) = tune(&["stripe_cache_size=512", "group_thread_cnt=2", "worker_group=node"]);
+    assert_eq!((status, set.as_str()), (Some(0), "stripe_cache_size=512\ngroup_thread_cnt=2\nworker_group=node\n"));
     assert_eq!(tune(&["rmw_level=0", "rmw_level=9"]).0, Some(2));
     assert_eq!(tune(&["rmw_level"]).1, "1\n");
 
@@ -245,7 +247,7 @@ fn tunables_over_the_socket() {
         (r#"{"set":["rmw_level=3"]}"#, " 422 "),
         (r#"{"set":["rmw_level"]}"#, " 422 "),
         (r#"{"set":["no_such=1"]}"#, " 422 "),
-        (r#"{"set":["group_thread_cnt=0"]}"#, " 409 "),
+        (r#"{"set":["group_thread_cnt=60"]}"#, " 422 "),
         (r#"{"set":"rmw_level=1"}"#, " 422 "),
         (r#"{"sat":[]}"#, " 422 "),
         ("", " 400 "),

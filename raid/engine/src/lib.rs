@@ -1,7 +1,7 @@
 //! The stripe engine: everything between a front end's requests and the members' blocks.
 //!
 //! How to read this crate: [`message`] (what the parts say to each other), [`plug`] (requests become parts),
-//! [`region`] (who owns which rows), [`worker`] (parts become runs, runs become member requests), [`mod@array`] (the life
+//! [`region`] (who owns which rows), [`letters`] and [`board`] (how parts get there), [`worker`] (parts become runs, runs become member requests), [`mod@array`] (the life
 //! cycle: superblocks, failures, sync), [`member`] (devices that carry member requests out) and, last, [`runtime`],
 //! which alone has threads and clocks and joins them all.
 //!
@@ -10,6 +10,8 @@
 
 pub mod array;
 pub mod assembly;
+pub mod board;
+pub mod letters;
 pub mod member;
 pub mod message;
 pub mod plug;

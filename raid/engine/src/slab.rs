@@ -46,6 +46,16 @@ impl Piece {
     /// No memory at all, for requests that carry no data.
     pub const NONE: Piece = Piece { at: 0, sectors: 0 };
 
+    /// Start and length in sectors, to be made a piece again by [`from_raw`](Piece::from_raw).
+    pub(crate) fn to_raw(self) -> (u32, u32) {
+        (self.at, self.sectors)
+    }
+
+    /// A piece as it was taken apart. Whoever uses it has its bounds checked, like any piece's.
+    pub(crate) fn from_raw(at: u32, sectors: u32) -> Piece {
+        Piece { at, sectors }
+    }
+
     /// Length in sectors.
     pub fn sectors(self) -> u32 {
         self.sectors

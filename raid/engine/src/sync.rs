@@ -1,3 +1,7 @@
 //! The one place that names atomics, so that a model checker's can stand in for them.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(feature = "model"))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(feature = "model")]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence};

@@ -24,7 +24,24 @@ pub struct Settings {
     pub stripe_cache_size: usize,
     /// Workers per group; 0: one thread for all stripes.
     pub group_thread_cnt: usize,
+    /// What has a group.
+    pub worker_group: WorkerGroup,
+    /// How long a thread with nothing to do looks for work before it sleeps, at most.
+    pub poll_spin: Duration,
 }
+
+/// What has a worker group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerGroup {
+    /// Each CPU has one.
+    #[default]
+    Cpu,
+    /// The CPUs of a NUMA node share one.
+    Node,
+}
+
+/// Words for [`WorkerGroup`], in its order.
+const WORKER_GROUPS: &[&str] = &["cpu", "node"];
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -33,6 +50,8 @@ impl Default for Settings {
             aoe: AoeTunables::default(),
             stripe_cache_size: 256,
             group_thread_cnt: 1,
+            worker_group: WorkerGroup::Cpu,
+            poll_spin: Duration::from_micros(50),
         }
     }
 }
@@ -52,15 +71,17 @@ pub enum Range {
         /// Largest, in milliseconds; the smallest is 0.
         max_ms: u64,
     },
+    /// One of a few words.
+    Word(&'static [&'static str]),
 }
 
 /// When a new value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// When the array is started.
-    Start,
     /// At once.
     AtOnce,
+    /// Once work under way has ended. Refused while members are silent, or the array is suspended.
+    Drained,
 }
 
 /// One row of the table.
@@ -91,6 +112,8 @@ enum NumberField<'a> {
     Plain(&'a mut u64),
     Size(&'a mut usize),
     Time(&'a mut Duration),
+    Micros(&'a mut Duration),
+    Group(&'a mut WorkerGroup),
     Rmw(&'a mut RmwLevel),
 }
 
@@ -115,7 +138,7 @@ static ENGINE: &[Tunable] = &[
         "stripe_cache_size",
         "stripes",
         number(17, 32768),
-        When::Start,
+        When::Drained,
         |s| NumberField::Size(&mut s.stripe_cache_size),
         "Size of the stripe cache: so many pages of 4 KiB per member, over all workers.",
     ),
@@ -123,9 +146,25 @@ static ENGINE: &[Tunable] = &[
         "group_thread_cnt",
         "threads",
         number(0, GROUP_THREAD_CNT_MAX),
-        When::Start,
+        When::Drained,
         |s| NumberField::Size(&mut s.group_thread_cnt),
-        "Workers per group (a group per CPU); 0: one thread for all stripes.",
+        "Workers per group, two per CPU in all at most; 0: one thread for all stripes.",
+    ),
+    row(
+        "worker_group",
+        "group",
+        Range::Word(WORKER_GROUPS),
+        When::Drained,
+        |s| NumberField::Group(&mut s.worker_group),
+        "What has a group of workers: each CPU, or each NUMA node.",
+    ),
+    row(
+        "poll_spin",
+        "us",
+        number(0, 1000),
+        When::AtOnce,
+        |s| NumberField::Micros(&mut s.poll_spin),
+        "How long a thread with nothing to do looks for work before it sleeps, where waits were that short of late; 0: not at all.",
     ),
     row(
         "rmw_level",
@@ -222,6 +261,7 @@ impl Tunable {
         match self.range {
             Range::Number { min, max } => format!("a whole number from {min} to {max} ({})", self.unit),
             Range::Seconds { max_ms } => format!("seconds from 0 to {}, with up to three decimals", max_ms / 1000),
+            Range::Word(words) => words.join(" or "),
         }
     }
 
@@ -246,6 +286,7 @@ impl Tunable {
                 let ms = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part)?;
                 (ms <= max_ms).then_some(ms)
             }
+            Range::Word(words) => words.iter().position(|word| *word == value).map(|at| at as u64),
         }
     }
 }
@@ -268,6 +309,10 @@ impl Settings {
                 NumberField::Plain(to) => *to = number,
                 NumberField::Size(to) => *to = number as usize,
                 NumberField::Time(to) => *to = Duration::from_millis(number),
+                NumberField::Micros(to) => *to = Duration::from_micros(number),
+                NumberField::Group(to) => {
+                    *to = if number == WorkerGroup::Node as u64 { WorkerGroup::Node } else { WorkerGroup::Cpu };
+                }
                 NumberField::Rmw(to) => *to = RmwLevel::from_number(number).ok_or_else(refused)?,
             },
         }
@@ -284,6 +329,8 @@ impl Settings {
             NumberField::Plain(value) => value.to_string(),
             NumberField::Size(value) => value.to_string(),
             NumberField::Time(value) => format!("{}.{:03}", value.as_secs(), value.subsec_millis()),
+            NumberField::Micros(value) => value.as_micros().to_string(),
+            NumberField::Group(value) => WORKER_GROUPS[*value as usize].to_owned(),
             NumberField::Rmw(value) => value.number().to_string(),
         })
     }
@@ -312,6 +359,7 @@ mod tests {
             let (low, high, beyond) = match row.range {
                 Range::Number { min, max } => (min.to_string(), max.to_string(), format!("{}0", max.max(1))),
                 Range::Seconds { max_ms } => ("0".into(), (max_ms / 1000).to_string(), (max_ms / 1000 + 1).to_string()),
+                Range::Word(words) => (words[0].into(), words[words.len() - 1].into(), "0".into()),
             };
             for value in [low, high] {
                 settings.set(row.name, &value).unwrap_or_else(|e| panic!("{e}"));

@@ -10,6 +10,7 @@ use common::ethernet::{Ports, shelf};
 use common::{Rig, check, fill, open};
 use raid_engine::assembly::random_uuid;
 use raid_engine::member::aoe::paths::DevicePaths;
+use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
 use raid_engine::runtime::topology;
 use raid_engine::tunables::Settings;
@@ -17,7 +18,8 @@ use raid_engine::tunables::Settings;
 /// Waits until each of the devices has this window at each owner, which are the workers and the control thread. Each has its own port here, and
 /// so a path of its own.
 fn wait_for_windows(array: &Running, devices: &[&str], window: u32) {
-    let owners = 1 + topology::allowed().expect("affinity").len();
+    // Also workers that do not work have an initiator.
+    let owners = 1 + Groups::per_cpu(1, topology::allowed().expect("affinity")).places();
     let start = Instant::now();
     loop {
         let paths = array.paths().expect("it runs");

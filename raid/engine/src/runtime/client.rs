@@ -1,22 +1,22 @@
 //! A front end's handle on the array: submits requests, collects replies.
 //!
-//! One client per front-end thread. Requests are queued under a plug; [`Client::unplug`] cuts them into parts, finds each part's owner and
-//! hands every owner its parts at once. Replies come back part by part and are counted here, so no worker ever waits for
-//! another.
+//! One client per front-end thread. Requests are queued under a plug and cut into parts; [`Client::unplug`] posts them, sorted, to the
+//! regions that they belong to. Replies come back part by part and are counted here, so no worker ever waits for another.
 //!
 //! Bounds: [`REQUESTS_MAX`] requests and [`PARTS_MAX`] parts in flight.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use raid_core::units::{Sector, Sectors};
 
-use super::Shared;
 use super::bufs::Bufs;
-use super::wake::Wake;
-use crate::message::{ClientId, IoStatus, Part, PartOp, PartReply, WorkerId};
+use super::wake::{Spin, Wake};
+use super::{Posts, Shared};
+use crate::letters::{Bundle, Stock};
+use crate::message::{ClientId, IoStatus, Part, PartOp, PartReply};
 use crate::plug::{self, Memory, PART_SECTORS_MAX, Whole};
 use crate::slab::{Buf, Piece};
 use crate::sync::{AtomicBool, Ordering};
@@ -78,14 +78,13 @@ pub(super) struct ClientShared {
     pub(super) replies: ArrayQueue<Vec<PartReply>>,
     /// Emptied vectors on their way back to the workers.
     pub(super) reply_spares: ArrayQueue<Vec<PartReply>>,
-    /// Emptied vectors on their way back to the client.
-    pub(super) part_spares: ArrayQueue<Vec<Part>>,
     pub(super) wake: Wake,
+    pub(super) posts: Posts,
     /// The client's next flush fails: what it believes to be durable may be lost.
     pub(super) flush_fault: AtomicBool,
 }
 
-/// Vectors kept for use again, each way.
+/// Vectors kept for use again.
 const SPARES: usize = 64;
 
 impl ClientShared {
@@ -93,8 +92,8 @@ impl ClientShared {
         Ok(ClientShared {
             replies: ArrayQueue::new(PARTS_MAX),
             reply_spares: ArrayQueue::new(SPARES),
-            part_spares: ArrayQueue::new(SPARES),
             wake: Wake::new()?,
+            posts: Posts::default(),
             flush_fault: AtomicBool::new(false),
         })
     }
@@ -107,6 +106,7 @@ struct InFlight {
     status: IoStatus,
     buf: Option<Buf>,
     flush: bool,
+    letters: Bundle,
 }
 
 /// See the module's text.
@@ -121,16 +121,14 @@ pub struct Client {
     parts_in_flight: usize,
     /// Parts under the plug.
     plug: Vec<Part>,
-    /// By worker: parts to be handed over.
-    outgoing: Vec<Vec<Part>>,
+    letters: Stock,
     ready: std::collections::VecDeque<Reply>,
-    next_worker: u8,
+    spin: Spin,
 }
 
 impl Client {
     pub(super) fn new(id: ClientId, shared: Arc<Shared>, mine: Arc<ClientShared>) -> Option<Client> {
         let bufs = Bufs::new(&shared.slab)?;
-        let workers = shared.workers.len();
         Some(Client {
             id,
             mine,
@@ -139,9 +137,9 @@ impl Client {
             free: (0..REQUESTS_MAX as u32).rev().collect(),
             parts_in_flight: 0,
             plug: Vec::new(),
-            outgoing: (0..workers).map(|_| Vec::new()).collect(),
+            letters: Stock::default(),
             ready: std::collections::VecDeque::new(),
-            next_worker: (id.0 as usize % workers) as u8,
+            spin: Spin::default(),
             shared,
         })
     }
@@ -206,8 +204,8 @@ impl Client {
             plug::split(&self.shared.geometry, &whole, &mut self.plug)
         };
         self.parts_in_flight += parts as usize;
-        self.in_flight[slot as usize] =
-            Some(InFlight { id, parts, status: IoStatus::Ok, buf, flush: op == PartOp::Flush });
+        let (status, flush, letters) = (IoStatus::Ok, op == PartOp::Flush, Bundle::default());
+        self.in_flight[slot as usize] = Some(InFlight { id, parts, status, buf, flush, letters });
     }
 
     fn in_range(&self, at: Sector, sectors: Sectors) -> bool {
@@ -220,29 +218,14 @@ impl Client {
             return;
         }
         plug::sort(&mut self.plug);
-        let workers = self.shared.workers.len() as u8;
-        for part in self.plug.drain(..) {
-            let proposed = WorkerId(self.next_worker);
-            let owner = if part.op == PartOp::Flush {
-                proposed
-            } else {
-                let region = self.shared.regions.of(part.stripe);
-                self.shared.regions.claim(region, proposed)
-            };
-            // Idle regions go round the workers; busy ones stay where they are.
-            if owner == proposed {
-                self.next_worker = (self.next_worker + 1) % workers;
-            }
-            self.outgoing[usize::from(owner.0)].push(part);
-        }
-        for (worker, parts) in self.outgoing.iter_mut().enumerate() {
-            if parts.is_empty() {
-                continue;
-            }
-            let spare = self.mine.part_spares.pop().unwrap_or_default();
-            let batch = std::mem::replace(parts, spare);
-            self.shared.workers[worker].send(batch);
-        }
+        let home = self.shared.home(self.id);
+        let Client { shared, plug, letters, in_flight, mine, .. } = self;
+        let slot_of = |part: &Part| {
+            let request = in_flight[part.request as usize].as_mut().expect("a part belongs to a request in flight");
+            letters.take(&mut request.letters)
+        };
+        shared.post(plug, home, slot_of, &mine.posts);
+        self.plug.clear();
     }
 
     /// The next reply, if one is there.
@@ -265,7 +248,8 @@ impl Client {
         request.status = request.status.and(reply.status);
         request.parts -= 1;
         if request.parts == 0 {
-            let InFlight { id, mut status, buf, flush, .. } = slot.take().expect("just seen");
+            let InFlight { id, mut status, buf, flush, letters, .. } = slot.take().expect("just seen");
+            self.letters.give(letters);
             if flush && self.mine.flush_fault.swap(false, Ordering::Acquire) {
                 status = status.and(IoStatus::Failed);
             }
@@ -284,22 +268,35 @@ impl Client {
     }
 
     /// Waits until [`poll`](Client::poll) may have something, or for `timeout`.
-    pub fn wait(&self, timeout: Option<Duration>) {
-        self.mine.wake.announce();
-        if self.ready.is_empty() && self.mine.replies.is_empty() {
-            self.mine.wake.sleep(std::iter::empty(), timeout);
-        } else {
-            self.mine.wake.awake();
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        let most = self.shared.spin();
+        let start = Instant::now();
+        let window = self.spin.window(most).min(timeout.unwrap_or(Duration::MAX));
+        while !self.has_reply() && start.elapsed() < window {
+            std::thread::yield_now();
         }
+        if !self.has_reply() {
+            self.mine.wake.announce();
+            if self.has_reply() {
+                self.mine.wake.stay_awake();
+            } else {
+                self.mine.wake.sleep(std::iter::empty(), timeout);
+            }
+        }
+        self.spin.waited(start.elapsed(), most);
+    }
+
+    fn has_reply(&self) -> bool {
+        !self.ready.is_empty() || !self.mine.replies.is_empty()
     }
 
     /// For a front end with its own poll(2): announces that it is about to sleep on [`wake_fd`](Client::wake_fd). Answers false when there is
     /// something to poll already.
     pub fn announce(&self) -> bool {
         self.mine.wake.announce();
-        let empty = self.ready.is_empty() && self.mine.replies.is_empty();
+        let empty = !self.has_reply();
         if !empty {
-            self.mine.wake.awake();
+            self.mine.wake.stay_awake();
         }
         empty
     }

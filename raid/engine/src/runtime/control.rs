@@ -10,22 +10,25 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aoe_proto::initiator::Tunables as AoeTunables;
 use raid_core::units::{DataIndex, Sector};
 
 use super::bufs::Bufs;
+use super::seating::{Change, Seating};
+use super::topology;
 use super::{Shared, ToArray, WorkerMsg};
 use crate::array::MemberEvent;
 use crate::array::{
     self, Array, Command, CommandError, CommandErrorKind, CommandId, Detail, Effect, Input, LogLevel, MetaId, MetaOp,
     SyncRun,
 };
+use crate::letters::{Bundle, Stock};
 use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
-use crate::message::{ClientId, IoStatus, MemberHandle, Part, PartOp, WorkerId};
+use crate::message::{ClientId, IoStatus, MemberHandle, Part, PartOp, PartReply};
 use crate::slab::{Buf, Piece};
 use crate::sync::Ordering;
+use crate::tunables::Settings;
 
 /// Commands waiting for the control thread.
 const COMMANDS_MAX: usize = 256;
@@ -33,7 +36,10 @@ const COMMANDS_MAX: usize = 256;
 /// Longest sleep: also how often sync is told whether clients are busy.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-type Answer = SyncSender<Result<(), CommandError>>;
+/// How often to look which CPUs there are.
+const LOOK_AT_CPUS: Duration = Duration::from_millis(500);
+
+pub(super) type Answer = SyncSender<Result<(), CommandError>>;
 
 /// What an operator's thread sends.
 #[derive(Debug)]
@@ -46,8 +52,8 @@ pub(super) enum Ask {
     Detail(SyncSender<Detail>),
     /// The device with this name.
     Find(String, SyncSender<Option<MemberHandle>>),
-    /// New settings of the life cycle, and of all initiators.
-    Tune(array::Tunables, AoeTunables),
+    /// New settings.
+    Tune(Box<Settings>, Answer),
     /// The paths to AoE devices, a list from each owner: this thread and every worker.
     Paths(SyncSender<Vec<DevicePaths>>),
 }
@@ -125,7 +131,15 @@ pub(super) struct ControlThread {
     sent: bool,
     next_command: u64,
     next_handle: u16,
-    next_worker: usize,
+    /// The group for the next piece of sync.
+    next_group: usize,
+    /// Letters of the array's sync, by request.
+    letters: Stock,
+    letters_out: HashMap<u32, Bundle>,
+    seating: Seating,
+    change: Change,
+    /// When to look at the CPUs again.
+    next_look: Duration,
     /// Client parts that the workers had taken in when last asked, and when that was.
     busy: (u64, Duration),
     /// The array has had its first turn.
@@ -144,6 +158,7 @@ impl ControlThread {
         devices: Devices,
         bufs: Bufs,
         next_handle: u16,
+        seating: Seating,
     ) -> ControlThread {
         ControlThread {
             shared,
@@ -159,7 +174,12 @@ impl ControlThread {
             sent: false,
             next_command: 0,
             next_handle,
-            next_worker: 0,
+            next_group: 0,
+            letters: Stock::default(),
+            letters_out: HashMap::new(),
+            seating,
+            change: Change::default(),
+            next_look: Duration::ZERO,
             busy: (0, Duration::ZERO),
             begun: false,
             exit: None,
@@ -173,6 +193,7 @@ impl ControlThread {
         let start = self.shared.start;
         loop {
             let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+            self.look_at_cpus();
             if let Err(exit) = self.step(start.elapsed(), wall) {
                 self.asks.close();
                 return exit;
@@ -195,7 +216,23 @@ impl ControlThread {
         while std::mem::take(&mut self.sent) {
             self.pump();
         }
+        if !self.array.may_change_workers() {
+            // What was changed is in force, but workers may have to wait for members before they are done with it.
+            self.change.end();
+        }
         self.exit.map_or(Ok(self.wake_at(now)), Err)
+    }
+
+    /// CPUs come and go, by themselves or out of the process's cpuset. This thread keeps to none, so it may use those that are left.
+    fn look_at_cpus(&mut self) {
+        if self.shared.start.elapsed() < self.next_look {
+            return;
+        }
+        self.next_look = self.shared.start.elapsed() + LOOK_AT_CPUS;
+        // Where that can't be read workers stay where they are.
+        if let Ok(present) = topology::allowed() {
+            self.change.cpus(&self.shared, &mut self.seating, present);
+        }
     }
 
     /// When to step though nothing arrives.
@@ -217,16 +254,20 @@ impl ControlThread {
             self.ask(ask);
         }
         while let Some(msg) = self.shared.to_array.pop() {
-            self.turn(match msg {
-                ToArray::Report(worker, report) => Input::Report(worker, report),
-                ToArray::Member(owner, handle, event) => {
-                    self.member_event(owner, handle, event);
-                    continue;
+            match msg {
+                ToArray::Report(worker, report) => self.turn(Input::Report(worker, report)),
+                ToArray::Member(owner, handle, event) => self.member_event(owner, handle, event),
+                ToArray::Shaped(token, spare) => {
+                    // Memory that a worker has no use for goes back here, where it keeps nobody waiting.
+                    drop(spare);
+                    self.change.shaped(token);
                 }
                 ToArray::Sync(reply) => {
-                    Input::SyncDone { request: reply.request, status: reply.status, mismatches: reply.mismatches }
+                    let PartReply { request, status, mismatches, .. } = reply;
+                    self.letters.give(self.letters_out.remove(&request).expect("a piece of sync ends once"));
+                    self.turn(Input::SyncDone { request, status, mismatches });
                 }
-            });
+            }
         }
         self.pump();
         self.tell_busy();
@@ -347,15 +388,9 @@ impl ControlThread {
         self.devices.submit(now, &request, &segs, &mut self.done);
     }
 
-    /// Hands sync runs to the owners of their rows, idle regions in turn to all workers.
+    /// Posts sync runs, which are whole rows in order; those for idle regions to the groups in turn.
     fn send_sync(&mut self, runs: &[SyncRun]) {
-        let workers = self.shared.workers.len();
         for run in runs {
-            let proposed = WorkerId(self.next_worker as u8);
-            let owner = self.shared.regions.claim(self.shared.regions.of(run.stripe), proposed);
-            if owner == proposed {
-                self.next_worker = (self.next_worker + 1) % workers;
-            }
             let part = Part {
                 client: ClientId::ARRAY,
                 op: PartOp::Sync(run.kind),
@@ -366,7 +401,11 @@ impl ControlThread {
                 sectors: run.sectors,
                 piece: Piece::NONE,
             };
-            self.shared.workers[usize::from(owner.0)].send(vec![part]);
+            let mut bundle = Bundle::default();
+            let slot = self.letters.take(&mut bundle);
+            self.letters_out.insert(run.request, bundle);
+            self.next_group = (self.next_group + 1) % self.shared.board.groups();
+            self.shared.post(&[part], self.next_group, |_| slot, &self.shared.posts);
         }
     }
 
@@ -381,11 +420,7 @@ impl ControlThread {
             Ask::Find(name, to) => {
                 let _ = to.try_send(self.find(&name));
             }
-            Ask::Tune(tunables, aoe) => {
-                self.turn(Input::Tune(tunables));
-                self.devices.tune(self.now, aoe);
-                self.tell_workers(|| WorkerMsg::Tune(aoe));
-            }
+            Ask::Tune(settings, answer) => self.tune(&settings, answer),
             Ask::Paths(to) => {
                 let _ = to.try_send(self.devices.paths());
                 self.tell_workers(|| WorkerMsg::Paths(to.clone()));
@@ -393,9 +428,33 @@ impl ControlThread {
         }
     }
 
+    /// Makes settings those in force: all or none.
+    fn tune(&mut self, settings: &Settings, answer: Answer) {
+        let old = self.seating.settings();
+        let shape = |s: &Settings| (s.group_thread_cnt, s.worker_group, s.stripe_cache_size);
+        if shape(old) == shape(settings) {
+            // Who asked may have gone away.
+            let _ = answer.try_send(Ok(()));
+        } else if !self.array.may_change_workers() {
+            let text = "workers and stripe cache cannot be changed while a member is silent or the array is suspended or \
+                        stopping: see `detail`, and try again";
+            let error = CommandError { kind: CommandErrorKind::Busy, text: text.into() };
+            let _ = answer.try_send(Err(error));
+            return;
+        } else if let Err((error, answer)) = self.change.begin(&self.shared, &mut self.seating, settings, answer) {
+            let _ = answer.try_send(Err(error));
+            return;
+        }
+        let (aoe, spin) = (settings.aoe, settings.poll_spin);
+        self.turn(Input::Tune(settings.array.clone()));
+        self.devices.tune(self.now, aoe);
+        self.tell_workers(|| WorkerMsg::Tune(aoe));
+        self.shared.spin.store(spin.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     fn tell_workers(&self, message: impl Fn() -> WorkerMsg) {
-        for worker in &self.shared.workers {
-            worker.tell(message());
+        for worker in 0..self.shared.workers.len() {
+            self.shared.tell(worker, message());
         }
     }
 
@@ -442,7 +501,7 @@ impl ControlThread {
         let now = start.elapsed();
         let timeout = self.wake_at(now).saturating_sub(now);
         if waiting || timeout.is_zero() {
-            wake.awake();
+            wake.stay_awake();
             return;
         }
         wake.sleep(self.devices.fds(), Some(timeout));

@@ -1,15 +1,17 @@
 //! Threads and clocks: the one place where the engine's values are joined and driven.
 //!
-//! A thread per worker ([`worker_thread`]), one control thread for the array ([`control`]), and the front ends' own threads, which hold a
-//! [`client::Client`] each. What they share is [`Shared`]: the region words, an inbox per worker, reply queues per client, and the slab.
+//! A thread per place for a worker ([`worker_thread`]), whether it works or not, one control thread for the array ([`control`]), and the front
+//! ends' own threads, which hold a [`client::Client`] each. What they share is [`Shared`]: the [`Board`], reply queues per client, and the slab.
 //!
-//! Crossings: a request crosses once as part of its plug's batch to each owner, and once back. Atomics on the way: one region word and one
-//! inbox slot per batch and part, and the sleepers' flags.
+//! Crossings: a part crosses once from whoever posts it to the worker that carries it out, and once back. Atomics on the way: its region's word, once
+//! per region and plug, and an end of a queue if nothing was waiting there yet; a reply queue once per client and turn; sleepers' flags.
 
 pub mod bufs;
 pub mod client;
 mod control;
+pub mod groups;
 pub mod running;
+mod seating;
 pub mod stepped;
 pub mod topology;
 mod wake;
@@ -28,25 +30,25 @@ use raid_core::geometry::Geometry;
 use raid_core::units::MemberCount;
 
 use crate::array::MemberEvent;
+use crate::board::{self, Board, Desk, WorkerSet};
+use crate::letters::CLIENTS_MAX as LETTERS_CLIENTS_MAX;
 use crate::member::Owner;
 use crate::member::aoe::Traffic;
 use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, Devices};
 use crate::message::{ClientId, MemberHandle, Part, PartReply, Report, ToWorker, View, WorkerId};
 use crate::region::Regions;
-use crate::slab::{PAGE, Slab};
-use crate::sync::{AtomicU64, Ordering};
+use crate::slab::{Arena, PAGE, Slab};
+use crate::sync::{AtomicU16, AtomicU64, Ordering};
 use crate::worker::{self, Counters, Effects, Inputs, Worker};
 use client::{Client, ClientShared};
-use topology::Cpu;
-use wake::Wake;
+use groups::{Seat, working};
+use seating::Seating;
+use wake::{Bell, Wake};
 use worker_thread::WorkerThread;
 
 /// Most front ends at once.
-pub const CLIENTS_MAX: usize = 256;
-
-/// Batches of parts on their way to one worker.
-const INBOX_MAX: usize = 65536;
+pub const CLIENTS_MAX: usize = LETTERS_CLIENTS_MAX;
 
 /// Messages on their way from the array to one worker.
 const CONTROL_MAX: usize = 4096;
@@ -64,7 +66,19 @@ pub(crate) enum WorkerMsg {
     Tune(AoeTunables),
     /// Tell the paths to AoE devices.
     Paths(SyncSender<Vec<DevicePaths>>),
+    Shape(Shape),
     End,
+}
+
+/// What a worker is to be from now on: where it sits, and with how much memory. What it has still to do for that it does first, and then says so.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// Comes back in [`ToArray::Shaped`].
+    pub(crate) token: u32,
+    /// Its place; `None`: it gives up what it owns and works no more.
+    pub(crate) seat: Option<Seat>,
+    /// Other memory for its cache, so many pages of it.
+    pub(crate) memory: Option<(Arena, usize)>,
 }
 
 /// Ends the process when its thread panics: a worker or control thread that is gone would leave clients waiting for ever, and superblocks
@@ -85,18 +99,19 @@ pub(crate) enum ToArray {
     Report(WorkerId, Report),
     Member(Owner, MemberHandle, MemberEvent),
     Sync(PartReply),
+    /// A worker is what the message with this token made of it; the memory that it has no use for.
+    Shaped(u32, Option<Arena>),
 }
 
-/// Numbers that a worker publishes: [`Counters`], pages in use, [`Traffic`].
-const COUNTERS: usize = 11;
+/// Numbers that a worker publishes: [`Counters`], pages in use, [`Traffic`], and [`board::Traffic`].
+const COUNTERS: usize = 13;
 
 /// What others need of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerShared {
     id: WorkerId,
-    inbox: ArrayQueue<Vec<Part>>,
     control: ArrayQueue<WorkerMsg>,
-    wake: Wake,
+    bell: Bell,
     counters: CachePadded<[AtomicU64; COUNTERS]>,
     /// Parts of clients taken in so far.
     parts: AtomicU64,
@@ -106,35 +121,14 @@ impl WorkerShared {
     fn new(id: WorkerId) -> io::Result<WorkerShared> {
         Ok(WorkerShared {
             id,
-            inbox: ArrayQueue::new(INBOX_MAX),
             control: ArrayQueue::new(CONTROL_MAX),
-            wake: Wake::new()?,
+            bell: Bell::new()?,
             counters: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
             parts: AtomicU64::new(0),
         })
     }
 
-    /// Hands a batch over and wakes the worker.
-    pub(crate) fn send(&self, batch: Vec<Part>) {
-        let mut batch = Some(batch);
-        while let Some(b) = batch.take() {
-            // Full only when hundreds of clients have all their requests at one worker; it empties the inbox each turn.
-            if let Err(back) = self.inbox.push(b) {
-                batch = Some(back);
-                self.wake.notify();
-                std::thread::yield_now();
-            }
-        }
-        self.wake.notify();
-    }
-
-    /// Sends a control message and wakes the worker.
-    pub(crate) fn tell(&self, msg: WorkerMsg) {
-        assert!(self.control.push(msg).is_ok(), "the array sends few messages, and the worker reads them each turn");
-        self.wake.notify();
-    }
-
-    fn publish(&self, counters: &Counters, cache_bytes: usize, traffic: Traffic) {
+    fn publish(&self, counters: &Counters, cache_bytes: usize, traffic: Traffic, taken: board::Traffic) {
         let c = counters;
         let values: [u64; COUNTERS] = [
             c.member_requests,
@@ -148,6 +142,8 @@ impl WorkerShared {
             traffic.frames_answered,
             traffic.data_bytes,
             traffic.retransmits,
+            taken.handoffs,
+            taken.stolen,
         ];
         for (slot, value) in self.counters.iter().zip(values) {
             slot.store(value, Ordering::Relaxed);
@@ -155,13 +151,46 @@ impl WorkerShared {
     }
 }
 
+/// Where parts are posted from.
+#[derive(Debug)]
+enum Homes {
+    /// By the number of the CPU that the client is on: the group near it.
+    ByCpu(Box<[AtomicU16]>),
+    /// Clients are spread over the groups: in a simulation, which must not depend on CPUs.
+    ByClient,
+}
+
+/// How a front end's parts came to workers: written by it alone, and by whoever sums up what those that are gone have done.
+#[derive(Debug, Default)]
+struct Posts([AtomicU64; 3]);
+
+impl Posts {
+    fn add(&self, traffic: board::Traffic) {
+        for (count, more) in self.0.iter().zip([traffic.parts, traffic.handoffs, traffic.contended]) {
+            if more > 0 {
+                count.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn read(&self) -> board::Traffic {
+        let [parts, handoffs, contended] = std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
+        board::Traffic { parts, handoffs, contended, stolen: 0 }
+    }
+}
+
 /// What all threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
-    pub(crate) regions: Arc<Regions>,
+    pub(crate) board: Arc<Board>,
     pub(crate) slab: Arc<Slab>,
     pub(crate) workers: Vec<WorkerShared>,
+    homes: Homes,
+    /// How long threads may look for work before they sleep, in nanoseconds.
+    spin: AtomicU64,
+    /// Of the array's sync, and of clients that are gone.
+    posts: Posts,
     clients: Vec<RwLock<Option<Arc<ClientShared>>>>,
     free_clients: Mutex<Vec<u16>>,
     to_array: ArrayQueue<ToArray>,
@@ -172,7 +201,57 @@ pub(crate) struct Shared {
 impl Shared {
     /// Whether no message is on its way between threads.
     fn is_quiet(&self) -> bool {
-        self.to_array.is_empty() && self.workers.iter().all(|w| w.inbox.is_empty() && w.control.is_empty())
+        self.to_array.is_empty() && self.workers.iter().all(|w| w.control.is_empty())
+    }
+
+    /// The group that a client's parts are posted to.
+    fn home(&self, client: ClientId) -> usize {
+        match &self.homes {
+            Homes::ByCpu(groups) => usize::from(groups[topology::current() % groups.len()].load(Ordering::Relaxed)),
+            Homes::ByClient => usize::from(client.0) % self.board.groups(),
+        }
+    }
+
+    /// Posts parts, which are sorted by row, to the group `home`, and counts them.
+    fn post(&self, parts: &[Part], home: usize, slot_of: impl FnMut(&Part) -> u32, posts: &Posts) {
+        let mut traffic = board::Traffic::default();
+        self.kick(self.board.post(parts, home, slot_of, &mut traffic));
+        posts.add(traffic);
+    }
+
+    /// Puts workers where they sit, for whoever posts.
+    fn seat(&self, seats: &[Option<Seat>], homes: &[u16]) {
+        if let Homes::ByCpu(by_cpu) = &self.homes {
+            for (home, group) in by_cpu.iter().zip(homes) {
+                home.store(*group, Ordering::Relaxed);
+            }
+        }
+        let groups: Vec<_> = seats.iter().map(|seat| seat.as_ref().map(|seat| seat.group)).collect();
+        self.kick(self.board.seat(&groups));
+    }
+
+    fn kick(&self, workers: WorkerSet) {
+        for worker in workers.iter() {
+            self.workers[usize::from(worker.0)].bell.ring();
+        }
+    }
+
+    /// Sends a worker a control message and wakes it.
+    fn tell(&self, worker: usize, msg: WorkerMsg) {
+        let sent = self.workers[worker].control.push(msg);
+        assert!(sent.is_ok(), "the array sends few messages, and the worker reads them each turn");
+        self.notify(worker);
+    }
+
+    fn notify(&self, worker: usize) {
+        board::left_work();
+        if self.board.sleeper(WorkerId(worker as u8)).must_kick() {
+            self.workers[worker].bell.ring();
+        }
+    }
+
+    fn spin(&self) -> Duration {
+        Duration::from_nanos(self.spin.load(Ordering::Relaxed))
     }
 
     fn client(&self, id: ClientId) -> Option<Arc<ClientShared>> {
@@ -182,7 +261,10 @@ impl Shared {
 
     /// A client is gone; nothing of it is in flight.
     fn forget(&self, id: ClientId) {
-        *self.clients[usize::from(id.0)].write().expect("no panic while held") = None;
+        let client = self.clients[usize::from(id.0)].write().expect("no panic while held").take();
+        if let Some(client) = client {
+            self.posts.add(client.posts.read());
+        }
         self.free_clients.lock().expect("no panic while held").push(id.0);
     }
 
@@ -199,8 +281,8 @@ impl Shared {
     fn wake(&self, owner: Owner) {
         match owner {
             Owner::Worker(id) => {
-                if let Some(worker) = self.workers.get(usize::from(id.0)) {
-                    worker.wake.notify();
+                if usize::from(id.0) < self.workers.len() {
+                    self.notify(usize::from(id.0));
                 }
             }
             Owner::Control | Owner::Opener => self.array_wake.notify(),
@@ -221,25 +303,6 @@ impl Shared {
     }
 }
 
-/// How many workers, and where.
-#[derive(Clone, Debug)]
-pub struct Groups {
-    /// Workers per group; 0: one thread for everything.
-    pub group_thread_cnt: usize,
-    /// The groups' CPUs; one group each.
-    pub cpus: Vec<Cpu>,
-}
-
-impl Groups {
-    /// The CPU of each worker; `None`: not pinned.
-    pub fn workers(&self) -> Vec<Option<Cpu>> {
-        if self.group_thread_cnt == 0 {
-            return vec![None];
-        }
-        self.cpus.iter().flat_map(|cpu| std::iter::repeat_n(Some(*cpu), self.group_thread_cnt)).collect()
-    }
-}
-
 /// The running workers of one array. Dropping it ends them.
 #[derive(Debug)]
 struct Workers {
@@ -256,6 +319,8 @@ pub struct Totals {
     pub cache_bytes: u64,
     /// What the workers' initiators have done.
     pub traffic: Traffic,
+    /// How parts came to workers.
+    pub handed: board::Traffic,
 }
 
 /// What an array's workers are made of.
@@ -263,10 +328,7 @@ pub struct Totals {
 struct Plan<'a> {
     geometry: Geometry,
     slab: &'a Arc<Slab>,
-    /// A worker for each, pinned where a CPU is named.
-    cpus: &'a [Option<Cpu>],
-    /// In stripes, over all workers.
-    stripe_cache_size: usize,
+    seating: &'a Seating,
     view: &'a Arc<View>,
     devices: &'a [(MemberHandle, Device)],
     /// The time at the start.
@@ -277,39 +339,50 @@ impl Plan<'_> {
     /// Makes what the threads share, and the threads' insides.
     fn build(&self) -> io::Result<(Arc<Shared>, Vec<WorkerThread>)> {
         let regions = Arc::new(Regions::new(&self.geometry));
-        let ids = 0..self.cpus.len() as u8;
+        let places = self.seating.seats.len();
+        let homes = match &self.seating.homes[..] {
+            [] => Homes::ByClient,
+            homes => Homes::ByCpu(homes.iter().map(|group| AtomicU16::new(*group)).collect()),
+        };
         let shared = Arc::new(Shared {
             geometry: self.geometry,
-            regions: Arc::clone(&regions),
+            board: Arc::new(Board::new(regions, CLIENTS_MAX, places, self.seating.groups())),
             slab: Arc::clone(self.slab),
-            workers: ids.map(|id| WorkerShared::new(WorkerId(id))).collect::<io::Result<_>>()?,
+            workers: (0..places as u8).map(|id| WorkerShared::new(WorkerId(id))).collect::<io::Result<_>>()?,
+            homes,
+            spin: AtomicU64::new(self.seating.settings().poll_spin.as_nanos() as u64),
+            posts: Posts::default(),
             clients: (0..CLIENTS_MAX).map(|_| RwLock::new(None)).collect(),
             free_clients: Mutex::new((1..CLIENTS_MAX as u16).rev().collect()),
             to_array: ArrayQueue::new(TO_ARRAY_MAX),
             array_wake: Wake::new()?,
             start: Instant::now(),
         });
-        let threads = (0..self.cpus.len()).map(|index| self.worker(&shared, index)).collect::<io::Result<_>>()?;
+        shared.seat(&self.seating.seats, &self.seating.homes);
+        let threads = (0..places).map(|index| self.worker(&shared, index)).collect::<io::Result<_>>()?;
         Ok((shared, threads))
     }
 
     fn worker(&self, shared: &Arc<Shared>, index: usize) -> io::Result<WorkerThread> {
         let id = WorkerId(index as u8);
-        let pages = pages_of(self.geometry.members(), self.stripe_cache_size, self.cpus.len());
-        let arena = self.slab.arena(pages * PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        // What a write needs is there before it comes. Kernels before 5.14 do it at the first touch alone.
-        if let Err(error) = self.slab.populate(arena.piece().sub(0, (pages * PAGE / 512) as u32)) {
-            tracing::debug!(%error, "memory is taken as it is used");
-        }
-        let (geometry, regions, view) = (self.geometry, Arc::clone(&shared.regions), Arc::clone(self.view));
+        let pages = self.seating.pages(index);
+        let arena = cache_memory(self.slab, pages)?;
+        let (geometry, view) = (self.geometry, Arc::clone(self.view));
+        let regions = Arc::clone(shared.board.regions());
         let mut devices = Devices::new(self.slab, Owner::Worker(id));
         for (handle, device) in self.devices {
             devices.attach(*handle, device, self.now)?;
         }
+        let mut desk = Desk::new(&shared.board, id);
+        let seat = self.seating.seats[index].as_ref();
+        desk.sit(seat.map(|seat| seat.group));
         Ok(WorkerThread {
             worker: Worker::new(worker::Config { id, geometry, regions, arena, pages, view }),
             index,
-            cpu: self.cpus[index],
+            cpus: seat.map_or_else(Vec::new, |seat| seat.cpus.clone()),
+            desk,
+            shape: None,
+            spin: wake::Spin::default(),
             shared: Arc::clone(shared),
             devices,
             inputs: Inputs::default(),
@@ -318,6 +391,17 @@ impl Plan<'_> {
             replies: Vec::new(),
         })
     }
+}
+
+/// Memory for so many pages of cache. What a write needs is there before it comes.
+fn cache_memory(slab: &Arc<Slab>, pages: usize) -> io::Result<Arena> {
+    // In powers of two, as memory that was given back is given out again whole.
+    let arena = slab.arena((pages * PAGE).next_power_of_two()).ok_or(io::ErrorKind::OutOfMemory)?;
+    // Kernels before 5.14 do it at the first touch alone.
+    if let Err(error) = slab.populate(arena.piece().sub(0, (pages * PAGE / 512) as u32)) {
+        tracing::debug!(%error, "memory is taken as it is used");
+    }
+    Ok(arena)
 }
 
 impl Workers {
@@ -345,7 +429,8 @@ impl Shared {
             }
         }
         let [member_requests, member_sectors, runs_full, runs_rmw, runs_rcw, rest @ ..] = sums;
-        let [runs_reconstruct, blocks_cached, cache_bytes, frames_answered, data_bytes, retransmits] = rest;
+        let [runs_reconstruct, blocks_cached, cache_bytes, rest @ ..] = rest;
+        let [frames_answered, data_bytes, retransmits, handoffs, stolen] = rest;
         let counters = Counters {
             member_requests,
             member_sectors,
@@ -356,7 +441,14 @@ impl Shared {
             blocks_cached,
         };
         let traffic = Traffic { frames_answered, data_bytes, retransmits };
-        Totals { counters, cache_bytes, traffic }
+        let mut handed = board::Traffic { handoffs, stolen, ..self.posts.read() };
+        handed.handoffs += self.posts.read().handoffs;
+        for slot in &self.clients {
+            if let Some(client) = slot.read().expect("no panic while held").as_ref() {
+                handed += client.posts.read();
+            }
+        }
+        Totals { counters, cache_bytes, traffic, handed }
     }
 }
 
@@ -371,15 +463,16 @@ fn open_client(shared: &Arc<Shared>) -> io::Result<Option<Client>> {
     Ok(client)
 }
 
-/// A worker's share of the cache: at least one page per member.
-fn pages_of(members: MemberCount, stripe_cache_size: usize, workers: usize) -> usize {
-    (stripe_cache_size / workers).max(1) * members.len()
+/// A worker's share of the cache: at least one page per member, and no more for one that does not work.
+fn pages_of(members: MemberCount, stripe_cache_size: usize, seats: &[Option<Seat>], index: usize) -> usize {
+    let share = if seats[index].is_some() { stripe_cache_size / working(seats).count() } else { 0 };
+    share.max(1) * members.len()
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for worker in &self.shared.workers {
-            worker.tell(WorkerMsg::End);
+        for worker in 0..self.shared.workers.len() {
+            self.shared.tell(worker, WorkerMsg::End);
         }
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so already.

@@ -14,9 +14,10 @@ use raid_core::units::Sectors;
 use super::bufs::Bufs;
 use super::client::Client;
 use super::control::{Ask, Asks, ControlThread, NotAsked};
-use super::topology::Cpu;
+use super::groups::Groups;
+use super::seating::{Places, Seating};
 use super::worker_thread::WorkerThread;
-use super::{Groups, Plan, Shared, Totals, Workers, open_client};
+use super::{Plan, Shared, Totals, Workers, open_client};
 use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start};
 use crate::member::Owner;
 use crate::member::aoe::paths::{DevicePaths, merge};
@@ -40,15 +41,17 @@ impl Parts {
     pub(super) fn build(
         start: Start,
         slab: &Arc<Slab>,
-        cpus: &[Option<Cpu>],
-        stripe_cache_size: usize,
+        places: Places,
+        settings: &Settings,
         devices: &[(MemberHandle, Device)],
         now: Duration,
     ) -> io::Result<Parts> {
         let geometry = start.geometry;
-        let array = Array::new(Start { workers: cpus.len(), ..start });
+        let array = Array::new(Start { workers: places.counts().0, ..start });
         let view = &array.view();
-        let (shared, workers) = Plan { geometry, slab, cpus, stripe_cache_size, view, devices, now }.build()?;
+        let invalid = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let seating = Seating::new(places, geometry.members(), settings).map_err(invalid)?;
+        let (shared, workers) = Plan { geometry, slab, seating: &seating, view, devices, now }.build()?;
         let asks = Arc::new(Asks::default());
         let mut own = Devices::new(slab, Owner::Control);
         for (handle, device) in devices {
@@ -56,7 +59,7 @@ impl Parts {
         }
         let bufs = Bufs::new(slab).ok_or(io::ErrorKind::OutOfMemory)?;
         let next = devices.iter().map(|(handle, _)| handle.0 + 1).max().unwrap_or(0);
-        let control = ControlThread::new(Arc::clone(&shared), Arc::clone(&asks), array, own, bufs, next);
+        let control = ControlThread::new(Arc::clone(&shared), Arc::clone(&asks), array, own, bufs, next, seating);
         Ok(Parts { shared, workers, control, asks })
     }
 }
@@ -70,16 +73,16 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts workers and control thread. `stripe_cache_size` is md's: stripes of 4 KiB over all workers. `devices` are those
-    /// that `start` names by handle; later ones get handles above theirs.
+    /// Starts workers and control thread. The groups' kind and size take the place of those in `settings`. `devices` are those that `start` names by
+    /// handle; later ones get handles above theirs.
     pub fn start(
         start: Start,
         slab: &Arc<Slab>,
         groups: &Groups,
-        stripe_cache_size: usize,
+        settings: &Settings,
         devices: &[(MemberHandle, Device)],
     ) -> io::Result<Running> {
-        Running::start_after(start, slab, groups, stripe_cache_size, devices, || Ok(()))
+        Running::start_after(start, slab, groups, settings, devices, || Ok(()))
     }
 
     /// As [`Running::start`]; calls `prepared` when files, sockets and memory are there and no thread is: what it changes of the calling
@@ -88,12 +91,13 @@ impl Running {
         start: Start,
         slab: &Arc<Slab>,
         groups: &Groups,
-        stripe_cache_size: usize,
+        settings: &Settings,
         devices: &[(MemberHandle, Device)],
         prepared: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<Running> {
-        let cpus = groups.workers();
-        let parts = Parts::build(start, slab, &cpus, stripe_cache_size, devices, Duration::ZERO)?;
+        let (group_thread_cnt, worker_group) = (groups.group_thread_cnt, groups.worker_group);
+        let settings = Settings { group_thread_cnt, worker_group, ..settings.clone() };
+        let parts = Parts::build(start, slab, Places::Groups(groups.clone()), &settings, devices, Duration::ZERO)?;
         let Parts { shared, workers, control, asks } = parts;
         prepared()?;
         let workers = Workers::start(shared, workers)?;
@@ -141,9 +145,10 @@ impl Running {
         self.ask(Ask::Detail)
     }
 
-    /// New settings, from the table of tunables. Those that take effect when an array is started alone change nothing here.
+    /// New settings, from the table of tunables: all or none of them. A change of the worker groups or of the stripe cache waits for work under way; it is
+    /// refused while members are silent, or the array is suspended.
     pub fn tune(&self, settings: &Settings) -> Result<(), CommandError> {
-        self.send(Ask::Tune(settings.array.clone(), settings.aoe))
+        self.ask(|answer| Ask::Tune(Box::new(settings.clone()), answer))?
     }
 
     /// The AoE members, and the paths to them.

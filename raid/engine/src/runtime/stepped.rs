@@ -11,12 +11,14 @@ use std::time::Duration;
 use super::client::Client;
 use super::control::{Ask, Asks, ControlThread};
 use super::running::Parts;
+use super::seating::Places;
 use super::worker_thread::WorkerThread;
 use super::{Shared, Totals, open_client};
 use crate::array::{Command, CommandError, Detail, Start};
 use crate::member::devices::Device;
 use crate::message::MemberHandle;
 use crate::slab::Slab;
+use crate::tunables::Settings;
 
 /// See the module's text.
 pub struct Stepped {
@@ -37,8 +39,8 @@ impl Stepped {
         devices: &[(MemberHandle, Device)],
         now: Duration,
     ) -> io::Result<Stepped> {
-        let cpus = vec![None; workers];
-        let parts = Parts::build(start, slab, &cpus, stripe_cache_size, devices, now)?;
+        let settings = Settings { stripe_cache_size, group_thread_cnt: workers, ..Settings::default() };
+        let parts = Parts::build(start, slab, Places::Fixed(workers), &settings, devices, now)?;
         let Parts { shared, workers, control, asks } = parts;
         Ok(Stepped { shared, workers, control, asks, exit: None })
     }
@@ -54,6 +56,7 @@ impl Stepped {
         }
         for worker in &mut self.workers {
             let at = worker.step(|| now).flatten();
+            worker.desk.idle();
             let devices = worker.devices.wake_at(now);
             next = [at, devices].into_iter().flatten().fold(next, Duration::min);
         }
@@ -62,7 +65,8 @@ impl Stepped {
             while self.shared.to_array.pop().is_some() {}
         }
         // What a worker has told the array, or the array a later worker, is for the next step.
-        if self.shared.is_quiet() { next } else { now }
+        let working = self.workers.iter().any(|worker| worker.desk.has_work(&worker.worker));
+        if self.shared.is_quiet() && !working { next } else { now }
     }
 
     /// The exit status, once the array has ended.
@@ -98,6 +102,14 @@ impl Stepped {
         let (answer, answered) = sync_channel(1);
         let ask = Ask::Add { device, name, device_uuid, answer };
         assert!(self.asks.push(ask).is_ok(), "a simulation asks for few things at a time");
+        answered
+    }
+
+    /// Asks for new settings; the answer comes once they are in force.
+    pub fn tune(&self, settings: &Settings) -> Receiver<Result<(), CommandError>> {
+        let (answer, answered) = sync_channel(1);
+        let asked = self.asks.push(Ask::Tune(Box::new(settings.clone()), answer));
+        assert!(asked.is_ok(), "a simulation asks for few things at a time");
         answered
     }
 

@@ -1,7 +1,8 @@
-//! Waking a thread that waits in poll(2).
+//! Waking a thread that waits in poll(2), and not letting it sleep when it would soon be woken.
 //!
-//! One [`Wake`] per sleeping thread. The sleeper announces itself, looks at its queues once more, and polls; who puts something
-//! into a queue wakes it only if it has announced itself, so a busy thread costs its peers no system call.
+//! A thread that finds nothing to do announces that it sleeps, looks once more, and polls; who leaves work for it kicks it only if
+//! it has announced that, so a busy thread costs its peers no system call. Before all that it looks again and again for as long as its [`Spin`] says, and
+//! lets others have the CPU in between: a wake-up costs more than a short wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,50 +10,27 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::board::{Sleeper, left_work};
 
-/// See the module's text.
+/// What kicks a thread out of poll(2).
 #[derive(Debug)]
-pub(super) struct Wake {
-    fd: OwnedFd,
-    sleeping: AtomicBool,
-}
+pub(super) struct Bell(OwnedFd);
 
-impl Wake {
-    /// A wake whose owner is awake.
-    pub(super) fn new() -> io::Result<Wake> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Wake { fd, sleeping: AtomicBool::new(false) })
+impl Bell {
+    pub(super) fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
-    /// Wakes the owner if it sleeps or is about to. Call after putting something into its queue.
-    pub(super) fn notify(&self) {
-        // Pairs with the fence in `announce`: either we see it sleeping, or it sees what we put into the queue.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
-            // Fails only when the count is at its limit, and then it is readable anyway.
-            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        }
+    /// Kicks the thread awake, now or when it next sleeps.
+    pub(super) fn ring(&self) {
+        // Fails only when the count is at its limit, and then it is readable anyway.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// The owner is about to sleep; it must look at its queues once more before it does.
-    pub(super) fn announce(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// The owner is awake again.
-    pub(super) fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
-        let mut count = [0; 8];
-        // Nothing to read is what we want.
-        let _ = rustix::io::read(&self.fd, &mut count);
-    }
-
-    /// Sleeps, announced, until woken, until one of `fds` is readable, or for `timeout`.
+    /// Sleeps until kicked, until one of `fds` is readable, or for `timeout`.
     pub(super) fn sleep<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Option<Duration>) {
         const FDS_MAX: usize = 32;
-        let mut list: [PollFd<'a>; FDS_MAX] = std::array::from_fn(|_| PollFd::new(&self.fd, PollFlags::IN));
+        let mut list: [PollFd<'a>; FDS_MAX] = std::array::from_fn(|_| PollFd::new(&self.0, PollFlags::IN));
         let mut len = 1;
         for fd in fds {
             assert!(len < FDS_MAX, "more descriptors than a worker polls");
@@ -62,12 +40,111 @@ impl Wake {
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         // An interruption is a wake like any other.
         let _ = poll(&mut list[..len], timeout.as_ref());
-        self.awake();
+        if list[0].revents().contains(PollFlags::IN) {
+            self.silence();
+        }
+    }
+
+    fn silence(&self) {
+        let mut count = [0; 8];
+        // Nothing to read is what we want.
+        let _ = rustix::io::read(&self.0, &mut count);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A thread's flag and bell.
+#[derive(Debug)]
+pub(super) struct Wake {
+    bell: Bell,
+    sleeper: Sleeper,
+}
+
+impl Wake {
+    /// A wake whose owner is awake.
+    pub(super) fn new() -> io::Result<Wake> {
+        Ok(Wake { bell: Bell::new()?, sleeper: Sleeper::default() })
+    }
+
+    /// Wakes the owner if it sleeps or is about to. Call after putting something into its queue.
+    pub(super) fn notify(&self) {
+        left_work();
+        if self.sleeper.must_kick() {
+            self.bell.ring();
+        }
+    }
+
+    /// The owner is about to sleep; it must look at its queues once more before it does.
+    pub(super) fn announce(&self) {
+        self.sleeper.announce();
+    }
+
+    /// The owner is awake again, after a sleep of its own kind.
+    pub(super) fn awake(&self) {
+        self.sleeper.awake();
+        self.bell.silence();
+    }
+
+    /// The owner, which had announced that it sleeps, has found something.
+    pub(super) fn stay_awake(&self) {
+        self.sleeper.awake();
+    }
+
+    /// Sleeps, announced, until woken, until one of `fds` is readable, or for `timeout`.
+    pub(super) fn sleep<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Option<Duration>) {
+        self.bell.sleep(fds, timeout);
+        self.sleeper.awake();
     }
 }
 
 impl AsFd for Wake {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.bell.as_fd()
+    }
+}
+
+/// How long a thread that has nothing to do looks for work before it sleeps: as long as is allowed while waits turn out to be that short, and
+/// less and less, down to not at all, while they are longer. So an idle thread uses no CPU.
+#[derive(Debug, Default)]
+pub(super) struct Spin {
+    window: Duration,
+}
+
+impl Spin {
+    /// How long to look now, with `most` allowed.
+    pub(super) fn window(&self, most: Duration) -> Duration {
+        self.window.min(most)
+    }
+
+    /// The thread has waited so long, looking and asleep, until there was work.
+    pub(super) fn waited(&mut self, time: Duration, most: Duration) {
+        self.window = if time <= most { most } else { self.window / 2 };
+        if self.window < Duration::from_micros(1) {
+            self.window = Duration::ZERO;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_spins_only_while_waits_are_short() {
+        let most = Duration::from_micros(50);
+        let mut spin = Spin::default();
+        assert_eq!(spin.window(most), Duration::ZERO);
+        spin.waited(Duration::from_micros(20), most);
+        assert_eq!(spin.window(most), most);
+        assert_eq!(spin.window(Duration::ZERO), Duration::ZERO, "not allowed any more");
+        for _ in 0..6 {
+            spin.waited(Duration::from_millis(1), most);
+        }
+        assert_eq!(spin.window(most), Duration::ZERO);
     }
 }

@@ -1,14 +1,16 @@
 //! The thread around a worker: collects its inputs, lets it turn, carries its effects out, sleeps.
 //!
-//! Nothing is decided here. Bounds: the inbox holds what the clients have in flight; a report that finds the array's
-//! queue full waits for the next turn.
+//! Nothing is decided here. A worker that does not work has its thread all the same: it acts on views and gives up what it still owns.
+//! Bounds: what a worker takes for a turn, by [`crate::board`]; what it has in all, by what the clients have in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::client::ClientShared;
 use super::topology::{self, Cpu};
-use super::{Shared, ToArray, WorkerMsg};
+use super::wake::Spin;
+use super::{Shape, Shared, ToArray, WorkerMsg};
+use crate::board::Desk;
 use crate::member::Owner;
 use crate::member::devices::{DeviceEvent, Devices};
 use crate::message::{ClientId, PartReply};
@@ -21,7 +23,12 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 pub(super) struct WorkerThread {
     pub(super) worker: Worker,
     pub(super) index: usize,
-    pub(super) cpu: Option<Cpu>,
+    /// The CPUs it is to keep to; none: wherever the scheduler puts it.
+    pub(super) cpus: Vec<Cpu>,
+    pub(super) desk: Desk,
+    /// What the worker is becoming.
+    pub(super) shape: Option<Shape>,
+    pub(super) spin: Spin,
     pub(super) shared: Arc<Shared>,
     pub(super) devices: Devices,
     pub(super) inputs: Inputs,
@@ -34,14 +41,17 @@ pub(super) struct WorkerThread {
 impl WorkerThread {
     pub(super) fn run(mut self) {
         let _guard = super::AbortOnPanic;
-        if let Some(cpu) = self.cpu
-            && !topology::pin(cpu)
-        {
-            tracing::warn!(cpu = cpu.0, "a worker could not be pinned and runs where the scheduler puts it");
-        }
+        self.pin();
         let start = self.shared.start;
         while let Some(next) = self.step(|| start.elapsed()) {
-            self.sleep(next, start);
+            self.wait(next, start);
+        }
+    }
+
+    /// Keeps to the CPUs of its seat. In a simulation it has none.
+    fn pin(&self) {
+        if !self.cpus.is_empty() && !topology::pin(&self.cpus) {
+            tracing::warn!(cpus = ?self.cpus, "a worker could not be pinned and runs where the scheduler puts it");
         }
     }
 
@@ -54,9 +64,10 @@ impl WorkerThread {
             }
             let next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
             self.carry_out(clock());
-            let traffic = self.devices.traffic();
-            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic);
-            if self.inputs.done.is_empty() {
+            self.take_shape();
+            let (traffic, taken) = (self.devices.traffic(), self.desk.traffic);
+            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic, taken);
+            if self.inputs.done.is_empty() && !self.desk.has_work(&self.worker) {
                 return Some(next);
             }
         }
@@ -66,8 +77,7 @@ impl WorkerThread {
     fn collect(&mut self, now: Duration) -> bool {
         self.take_parts();
         // After the parts: whatever the array said before it sent a part is here by now.
-        let mine = &self.shared.workers[self.index];
-        while let Some(msg) = mine.control.pop() {
+        while let Some(msg) = self.shared.workers[self.index].control.pop() {
             match msg {
                 WorkerMsg::Array(control) => self.inputs.control.push(control),
                 WorkerMsg::Attach(handle, device) => {
@@ -82,6 +92,7 @@ impl WorkerThread {
                     // Who asked may have gone away.
                     let _ = to.try_send(self.devices.paths());
                 }
+                WorkerMsg::Shape(shape) => self.begin_shape(shape),
                 WorkerMsg::End => return false,
             }
         }
@@ -103,19 +114,43 @@ impl WorkerThread {
     }
 
     fn take_parts(&mut self) {
-        let mine = &self.shared.workers[self.index];
-        while let Some(mut batch) = mine.inbox.pop() {
-            let Some(first) = batch.first() else { continue };
-            let client = first.client;
-            if client != ClientId::ARRAY {
-                let seen = mine.parts.load(Ordering::Relaxed) + batch.len() as u64;
-                mine.parts.store(seen, Ordering::Relaxed);
-            }
-            self.inputs.parts.append(&mut batch);
-            if let Some(client) = self.shared.client(client) {
-                // A full list of spares only means that this one is freed.
-                let _ = client.part_spares.push(batch);
-            }
+        let from = self.inputs.parts.len();
+        let kicks = self.desk.collect(&mut self.worker, &mut self.inputs.parts);
+        self.shared.kick(kicks);
+        let clients = self.inputs.parts[from..].iter().filter(|part| part.client != ClientId::ARRAY).count();
+        if clients > 0 {
+            let parts = &self.shared.workers[self.index].parts;
+            parts.store(parts.load(Ordering::Relaxed) + clients as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Sits down where it is told to. A former change that is not finished is overtaken by this one.
+    fn begin_shape(&mut self, shape: Shape) {
+        self.desk.sit(shape.seat.as_ref().map(|seat| seat.group));
+        if let Some(seat) = &shape.seat
+            && self.cpus != seat.cpus
+        {
+            self.cpus.clone_from(&seat.cpus);
+            self.pin();
+        }
+        self.shape = Some(shape);
+    }
+
+    /// Finishes a change of shape once it can: a worker's memory is changed when no run uses it, for which it takes nothing on meanwhile, unless
+    /// it would have to wait for members; and one that works no more has first given up what it owns.
+    fn take_shape(&mut self) {
+        let Some(shape) = &mut self.shape else { return };
+        let ready = if shape.seat.is_some() {
+            shape.memory.is_none() || self.worker.is_drained()
+        } else {
+            self.worker.is_idle()
+        };
+        self.desk.pause(!ready && shape.seat.is_some() && !self.worker.may_be_held());
+        if ready {
+            let spare = shape.memory.take().map(|(arena, pages)| self.worker.resize(arena, pages));
+            let token = shape.token;
+            self.shape = None;
+            self.shared.tell_array(ToArray::Shaped(token, spare));
         }
     }
 
@@ -159,19 +194,47 @@ impl WorkerThread {
         }
     }
 
-    fn sleep(&mut self, next: Option<Duration>, start: Instant) {
-        let mine = &self.shared.workers[self.index];
-        mine.wake.announce();
-        if !mine.inbox.is_empty() || !mine.control.is_empty() {
-            mine.wake.awake();
-            return;
+    /// Waits until there may be something to do, or until `next`: looks for it a while, and then sleeps.
+    fn wait(&mut self, next: Option<Duration>, start: Instant) {
+        let most = self.shared.spin();
+        let began = start.elapsed();
+        self.desk.idle();
+        if !self.look_for(self.spin.window(most), began, start) {
+            self.sleep(next, start);
         }
+        self.spin.waited(start.elapsed() - began, most);
+    }
+
+    fn has_work(&self) -> bool {
+        !self.shared.workers[self.index].control.is_empty() || self.desk.has_work(&self.worker)
+    }
+
+    /// Looks for work, and lets others have the CPU in between; answers whether there is some.
+    fn look_for(&mut self, window: Duration, began: Duration, start: Instant) -> bool {
+        loop {
+            if self.has_work() {
+                return true;
+            }
+            let now = start.elapsed();
+            if now - began >= window {
+                return false;
+            }
+            self.devices.pump(now, &mut self.inputs.done);
+            if !self.inputs.done.is_empty() {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn sleep(&mut self, next: Option<Duration>, start: Instant) {
+        let sleeper = self.shared.board.sleeper(self.shared.workers[self.index].id);
+        sleeper.announce();
         let next = [next, self.devices.wake_at(start.elapsed())].into_iter().flatten().min();
         let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(start.elapsed()).min(SLEEP_MAX));
-        if timeout.is_zero() {
-            mine.wake.awake();
-            return;
+        if !self.has_work() && !timeout.is_zero() {
+            self.shared.workers[self.index].bell.sleep(self.devices.fds(), Some(timeout));
         }
-        mine.wake.sleep(self.devices.fds(), Some(timeout));
+        sleeper.awake();
     }
 }

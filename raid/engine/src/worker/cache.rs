@@ -61,6 +61,7 @@ impl Cache {
     }
 
     /// Pages kept.
+    #[cfg(test)]
     pub(super) fn pages(&self) -> usize {
         self.pages
     }

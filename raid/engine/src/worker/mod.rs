@@ -38,8 +38,11 @@ use std::time::Duration;
 use raid_core::geometry::Geometry;
 use raid_core::units::{MemberIndex, MemberSet, Sectors, StripeIndex};
 
+use crate::board::Holder;
 use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId};
-use crate::message::{IoStatus, MemberHandle, Part, PartOp, PartReply, Report, SyncKind, ToWorker, View, WorkerId};
+use crate::message::{
+    IoStatus, MemberHandle, MemberState, Part, PartOp, PartReply, Report, SyncKind, ToWorker, View, WorkerId,
+};
 use crate::region::{RegionIndex, Regions};
 use crate::slab::{Arena, PAGE, PAGE_SECTORS, Piece, Slab};
 use cache::Cache;
@@ -173,8 +176,6 @@ fn needs_mark(op: PartOp) -> bool {
 struct Owned {
     /// Parts here and not replied to.
     pending: u64,
-    /// Parts replied to since the region became ours.
-    finished: u64,
     /// Copies of a write may be in the network until then: the region stays ours.
     closed_until: Duration,
     /// The cache keeps rows of it, and waits until then for the next write.
@@ -204,6 +205,28 @@ impl Hasher for IndexHasher {
 }
 
 type IndexMap<V> = HashMap<u64, V, BuildHasherDefault<IndexHasher>>;
+
+/// What follows from the number of pages.
+struct Limits {
+    /// Pages for readers alone.
+    kept: usize,
+    run_sectors_max: u32,
+    rebuild_sectors_max: u32,
+}
+
+impl Limits {
+    fn new(geometry: &Geometry, pages: usize) -> Limits {
+        let members = geometry.members().len();
+        let rows = pages / members;
+        assert!(rows >= 1, "at least one page per member");
+        let kept = (rows / 4).min(READER_PAGES_MAX);
+        let chunk = u32::try_from(geometry.chunk().0).unwrap_or(u32::MAX);
+        let longest = |rows: usize| (rows as u32).saturating_mul(PAGE_SECTORS).min(RUN_SECTORS_MAX).min(chunk);
+        // A cache too small to keep pages for readers serves all alike.
+        let rebuild_sectors_max = longest(if kept > 0 { kept } else { rows });
+        Limits { kept: kept * members, run_sectors_max: longest(rows - kept), rebuild_sectors_max }
+    }
+}
 
 /// See the module's text.
 #[derive(Debug)]
@@ -257,15 +280,7 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns nothing yet.
     pub fn new(config: Config) -> Worker {
-        let members = config.geometry.members().len();
-        let rows = config.pages / members;
-        assert!(rows >= 1, "at least one page per member");
-        let kept = (rows / 4).min(READER_PAGES_MAX);
-        let chunk = u32::try_from(config.geometry.chunk().0).unwrap_or(u32::MAX);
-        let longest = |rows: usize| (rows as u32).saturating_mul(PAGE_SECTORS).min(RUN_SECTORS_MAX).min(chunk);
-        // A cache too small to keep pages for readers serves all alike.
-        let rebuild_sectors_max = longest(if kept > 0 { kept } else { rows });
-        let run_sectors_max = longest(rows - kept);
+        let Limits { kept, run_sectors_max, rebuild_sectors_max } = Limits::new(&config.geometry, config.pages);
         Worker {
             id: config.id,
             geometry: config.geometry,
@@ -279,7 +294,7 @@ impl Worker {
             parts: Pool::default(),
             runs: Pool::default(),
             ios: Ios::default(),
-            pages: Pages::new(config.arena, config.pages, kept * members),
+            pages: Pages::new(config.arena, config.pages, kept),
             cache: Cache::new(config.geometry.chunk().0),
             stripes: IndexMap::default(),
             stripe_pool: Pool::default(),
@@ -306,6 +321,7 @@ impl Worker {
     /// Takes what has arrived and says what is to be done. The answer is when to call again though nothing arrives.
     pub fn turn(&mut self, now: Duration, inputs: &mut Inputs, effects: &mut Effects) -> Option<Duration> {
         self.now = now;
+        self.count(&inputs.parts);
         for control in inputs.control.drain(..) {
             self.control(control, effects);
         }
@@ -336,8 +352,23 @@ impl Worker {
         self.counters
     }
 
-    /// Cache pages that runs use (md's `stripe_cache_active` is this over the member count).
-    pub fn pages_used(&self) -> usize {
+    /// Takes other memory for its cache, so many pages of it; the answer is what it had. It [`is_drained`](Worker::is_drained).
+    pub fn resize(&mut self, arena: Arena, pages: usize) -> Arena {
+        assert!(self.is_drained(), "what runs use is where it is");
+        self.cache.clear(&mut self.pages);
+        let Limits { kept, run_sectors_max, rebuild_sectors_max } = Limits::new(&self.geometry, pages);
+        (self.run_sectors_max, self.rebuild_sectors_max) = (run_sectors_max, rebuild_sectors_max);
+        std::mem::replace(&mut self.pages, Pages::new(arena, pages, kept)).into_arena()
+    }
+
+    /// Whether requests may wait for members longer than members take: some are silent, or too many are gone.
+    pub fn may_be_held(&self) -> bool {
+        self.view.suspended || self.view.members.iter().any(|member| member.state == MemberState::Silent)
+    }
+
+    /// Cache pages that runs use.
+    #[cfg(test)]
+    fn pages_used(&self) -> usize {
         self.pages.used() - self.cache.pages()
     }
 
@@ -356,9 +387,18 @@ impl Worker {
         self.parts.is_empty()
     }
 
+    /// Counts what has come of each region, before any part ends, one of this turn or an earlier one: the region is ours until the last has.
+    fn count(&mut self, parts: &[Part]) {
+        for alike in parts.chunk_by(|a, b| self.regions.of_part(a) == self.regions.of_part(b)) {
+            let region = self.regions.of_part(&alike[0]);
+            self.owned.entry(u64::from(region.0)).or_default().pending += alike.len() as u64;
+        }
+    }
+
     fn accept(&mut self, part: Part, effects: &mut Effects) {
+        let region = self.regions.of_part(&part);
         if part.op == PartOp::Flush {
-            let id = self.parts.put(PartSlot::new(part, RegionIndex(0), MemberIndex(0)));
+            let id = self.parts.put(PartSlot::new(part, region, MemberIndex(0)));
             self.flushes.waiting.push(id);
             return;
         }
@@ -367,8 +407,6 @@ impl Worker {
             u64::from(part.from) + u64::from(part.sectors) <= self.geometry.chunk().0,
             "a part lies within its chunk"
         );
-        let region = self.regions.of(part.stripe);
-        self.owned.entry(u64::from(region.0)).or_default().pending += 1;
         let member = self.geometry.data_member(part.stripe, part.data);
         let id = self.parts.put(PartSlot::new(part, region, member));
         match part.op {
@@ -414,12 +452,8 @@ impl Worker {
     fn reply(&mut self, id: u32, effects: &mut Effects) {
         let PartSlot { part, region, status, mismatches, .. } = self.parts.take(id);
         effects.replies.push(PartReply { client: part.client, request: part.request, status, mismatches });
-        if part.op == PartOp::Flush {
-            return;
-        }
         let owned = self.owned.get_mut(&u64::from(region.0)).expect("the part was counted when it came");
         owned.pending -= 1;
-        owned.finished += 1;
         if owned.pending == 0 {
             self.let_go(region);
         }
@@ -435,10 +469,14 @@ impl Worker {
             if !self.closed.iter().any(|(_, r)| *r == region) {
                 self.closed.push((until, region));
             }
-        } else if self.regions.release(region, self.id, owned.finished) {
-            self.cache.forget_region(region, &mut self.pages);
-            self.owned.remove(&key);
+        } else if self.regions.release(region, self.id) {
+            self.forget(region);
         }
+    }
+
+    fn forget(&mut self, region: RegionIndex) {
+        self.cache.forget_region(region, &mut self.pages);
+        self.owned.remove(&u64::from(region.0));
     }
 
     /// Gives up the regions whose closed ranges are open again; answers when the next ones are.
@@ -461,6 +499,21 @@ impl Worker {
     /// Which members can be read, written, and are silent, in a chunk row up to sector `end` of its chunks.
     fn standing(&self, stripe: StripeIndex, end: u32) -> Standing {
         self.stand.at(self.geometry.member_sector(stripe) + Sectors(u64::from(end)))
+    }
+}
+
+impl Holder for Worker {
+    fn may_give_up(&self, region: RegionIndex) -> bool {
+        self.owned.get(&u64::from(region.0)).is_some_and(|o| o.pending == 0 && o.closed_until <= self.now)
+    }
+
+    fn must_keep(&self, region: RegionIndex) -> bool {
+        self.owned.get(&u64::from(region.0)).is_some_and(|o| o.pending == 0 && o.closed_until > self.now)
+    }
+
+    fn give_up(&mut self, region: RegionIndex) {
+        assert!(self.may_give_up(region), "a region is given up with nothing left of it");
+        self.forget(region);
     }
 }
 

@@ -21,6 +21,12 @@ impl Pages {
         Pages { arena, free: (0..total as u32).rev().collect(), total, kept }
     }
 
+    /// The memory, with no page in use.
+    pub(super) fn into_arena(self) -> Arena {
+        assert_eq!(self.used(), 0, "all pages were given back");
+        self.arena
+    }
+
     /// Whether some pages are for readers alone.
     pub(super) fn keeps_some(&self) -> bool {
         self.kept > 0

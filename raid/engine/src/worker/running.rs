@@ -231,7 +231,7 @@ impl Worker {
         run.take_pages(fresh, &mut self.pages);
         self.counters.blocks_cached += cached.len() as u64;
         run.phase = Phase::Reading;
-        self.count(&planned);
+        self.count_method(&planned);
         let read = match planned {
             Planned::Data(plan) => plan.read,
             Planned::Sync(plan) => plan.read,
@@ -244,7 +244,7 @@ impl Worker {
         }
     }
 
-    fn count(&mut self, planned: &Planned) {
+    fn count_method(&mut self, planned: &Planned) {
         let Planned::Data(plan) = planned else { return };
         match plan.method {
             Method::Full => self.counters.runs_full += 1,

@@ -19,11 +19,12 @@ use raid_engine::member::aoe::Links;
 use raid_engine::member::opener::Opener;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::IoStatus;
-use raid_engine::runtime::Groups;
 use raid_engine::runtime::client::{Client, Op, Request};
+use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
 use raid_engine::runtime::topology;
 use raid_engine::slab::Slab;
+use raid_engine::tunables::Settings;
 
 pub(crate) struct Rig {
     pub(crate) slab: Arc<Slab>,
@@ -61,13 +62,14 @@ impl Rig {
         let options = Options { run: true, ..Options::default() };
         let start = assemble_array(&mut self.opener, &self.members, &options, false, tunables).expect("assembles");
         let cpus = topology::allowed().expect("affinity");
-        let groups = Groups { group_thread_cnt: workers, cpus };
+        let groups = Groups::per_cpu(workers, cpus);
         let devices: Vec<_> = start
             .members
             .iter()
             .map(|m| (m.device.handle, self.members[usize::from(m.device.handle.0)].device.clone()))
             .collect();
-        Running::start(start, &self.slab, &groups, 64, &devices).expect("starts")
+        let settings = Settings { stripe_cache_size: 64, ..Settings::default() };
+        Running::start(start, &self.slab, &groups, &settings, &devices).expect("starts")
     }
 }
 

@@ -11,8 +11,9 @@ use raid_engine::assembly::{Named, assemble_array, create_array, random_uuid};
 use raid_engine::member::opener::Opener;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
-use raid_engine::runtime::Groups;
+use raid_engine::runtime::groups::Groups;
 use raid_engine::slab::Slab;
+use raid_engine::tunables::Settings;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -45,8 +46,8 @@ fn array(read_only: bool) -> Arc<Running> {
     create_array(&mut opener, &new, &members).expect("an array");
     let start = assemble_array(&mut opener, &members, &Options::default(), read_only, Tunables::default());
     let devices: Vec<_> = members.iter().enumerate().map(|(i, m)| (MemberHandle(i as u16), m.device.clone())).collect();
-    let groups = Groups { group_thread_cnt: 0, cpus: Vec::new() };
-    Arc::new(Running::start(start.expect("assembles"), &slab, &groups, 256, &devices).expect("starts"))
+    let groups = Groups::per_cpu(0, Vec::new());
+    Arc::new(Running::start(start.expect("assembles"), &slab, &groups, &Settings::default(), &devices).expect("starts"))
 }
 
 /// The next reply, slept for as the server does.

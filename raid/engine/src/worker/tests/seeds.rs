@@ -358,6 +358,9 @@ impl Run {
             if self.world.rng.percent(2) {
                 self.fault();
             }
+            if self.world.rng.percent(2) {
+                self.world.reshape();
+            }
             steps += 1;
             assert!(steps < 2_000_000, "no progress");
         }

@@ -11,6 +11,7 @@ use raid_core::plan::RmwLevel;
 use raid_core::units::{MemberCount, Sector, Sectors};
 
 use super::model::Rng;
+use crate::board::{Board, Desk, Traffic};
 use crate::member::Done;
 use crate::message::{ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, View, WorkerId};
 use crate::plug::{self, Memory, Whole};
@@ -24,7 +25,8 @@ const MEMBERS: u8 = 5;
 struct Load {
     worker: Worker,
     geometry: Geometry,
-    regions: Arc<Regions>,
+    board: Arc<Board>,
+    desk: Desk,
     memory: Arena,
     inputs: Inputs,
     effects: Effects,
@@ -70,10 +72,15 @@ impl Load {
             pages,
             view: Arc::new(view),
         });
+        let board = Arc::new(Board::new(regions, 2, 1, 1));
+        let _ = board.seat(&[Some(0)]);
+        let mut desk = Desk::new(&board, WorkerId(0));
+        desk.sit(Some(0));
         Load {
             worker,
             geometry,
-            regions,
+            board,
+            desk,
             memory,
             inputs: Inputs::default(),
             effects: Effects::default(),
@@ -107,15 +114,20 @@ impl Load {
                 self.parts_left[slot as usize] = plug::split(&self.geometry, &whole, &mut self.batch);
             }
             plug::sort(&mut self.batch);
-            for part in self.batch.drain(..) {
-                self.regions.claim(self.regions.of(part.stripe), WorkerId(0));
-                self.inputs.parts.push(part);
-            }
+            // Each request's letters are its own: no request here has more parts.
+            let mut nth = 0;
+            let slot_of = |part: &Part| {
+                nth += 1;
+                part.request * 64 + nth % 64
+            };
+            let _ = self.board.post(&self.batch, 0, slot_of, &mut Traffic::default());
+            self.batch.clear();
         }
     }
 
     fn round(&mut self) {
         self.submit();
+        let _ = self.desk.collect(&mut self.worker, &mut self.inputs.parts);
         self.worker.turn(Duration::ZERO, &mut self.inputs, &mut self.effects);
         let effects = &mut self.effects;
         for request in effects.requests.drain(..) {

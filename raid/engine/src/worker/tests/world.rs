@@ -13,6 +13,7 @@ use raid_core::units::{DataIndex, MemberCount, MemberIndex, SECTOR_SIZE, Sector,
 use super::disk::{Disk, Mode};
 use super::fake_array::FakeArray;
 use super::model::{self, Model, Rng};
+use crate::board::{Board, Desk, Traffic};
 use crate::member::{MemberOp, MemberRequest};
 use crate::message::{
     ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, PartReply, Report, SyncKind, ToWorker,
@@ -65,11 +66,55 @@ pub(super) struct Outstanding {
 #[derive(Debug)]
 struct Station {
     worker: Worker,
-    inbox: Vec<Part>,
+    desk: Desk,
+    /// Pages that it is to have once it is drained.
+    resize: Option<usize>,
     inputs: Inputs,
     wake: Option<Duration>,
     view: Arc<View>,
     may_write: bool,
+}
+
+impl Station {
+    fn new(
+        id: u8,
+        shape: &Shape,
+        geometry: Geometry,
+        board: &Arc<Board>,
+        slab: &Arc<Slab>,
+        view: &Arc<View>,
+    ) -> Station {
+        let worker = Worker::new(Config {
+            id: WorkerId(id),
+            geometry,
+            regions: Arc::clone(board.regions()),
+            arena: slab.arena(shape.pages * crate::slab::PAGE).expect("room"),
+            pages: shape.pages,
+            view: Arc::clone(view),
+        });
+        Station {
+            worker,
+            desk: Desk::new(board, WorkerId(id)),
+            resize: None,
+            inputs: Inputs::default(),
+            wake: Some(Duration::ZERO),
+            view: Arc::clone(view),
+            may_write: false,
+        }
+    }
+
+    /// Other memory, as soon as no run uses what it has; and whether it is idle now.
+    fn take_shape(&mut self, slab: &Arc<Slab>) {
+        let ready = self.worker.is_drained();
+        self.desk.pause(self.resize.is_some() && !ready && !self.worker.may_be_held());
+        if ready && let Some(pages) = self.resize.take() {
+            let arena = slab.arena(pages * crate::slab::PAGE).expect("room");
+            drop(self.worker.resize(arena, pages));
+        }
+        if !self.desk.has_work(&self.worker) {
+            self.desk.idle();
+        }
+    }
 }
 
 /// See the module's text.
@@ -80,6 +125,9 @@ pub(super) struct World {
     pub(super) now: Duration,
     geometry: Geometry,
     regions: Arc<Regions>,
+    board: Arc<Board>,
+    /// Letters written so far.
+    letters: u32,
     slab: Arc<Slab>,
     memory: Arena,
     stations: Vec<Station>,
@@ -128,6 +176,7 @@ impl World {
         let count = MemberCount(shape.members);
         let geometry = Geometry::new(count, Sectors(shape.chunk), component, shape.layout).expect("a valid shape");
         let regions = Arc::new(Regions::new(&geometry));
+        let board = Arc::new(Board::new(Arc::clone(&regions), 3, shape.workers, shape.workers));
         let first_row = border(&geometry, &regions) - shape.rows / 2;
         let window = (first_row * shape.chunk, (first_row + shape.rows) * shape.chunk);
         let members: Vec<MemberView> = (0..shape.members)
@@ -142,23 +191,8 @@ impl World {
         let slab = Slab::with_bytes(Kernels::detect(), 256 << 20).expect("address space");
         let memory = slab.arena(SLOTS * SLOT_SECTORS as usize * SECTOR).expect("room");
         let view = Arc::new(array.view.clone());
-        let stations = (0..shape.workers)
-            .map(|i| Station {
-                worker: Worker::new(Config {
-                    id: WorkerId(i as u8),
-                    geometry,
-                    regions: Arc::clone(&regions),
-                    arena: slab.arena(shape.pages * crate::slab::PAGE).expect("room"),
-                    pages: shape.pages,
-                    view: Arc::clone(&view),
-                }),
-                inbox: Vec::new(),
-                inputs: Inputs::default(),
-                wake: Some(Duration::ZERO),
-                view: Arc::clone(&view),
-                may_write: false,
-            })
-            .collect();
+        let stations = (0..shape.workers as u8).map(|id| Station::new(id, &shape, geometry, &board, &slab, &view));
+        let stations = stations.collect();
         let stripe = geometry.stripe_sectors().0;
         let mut world = World {
             shape,
@@ -166,6 +200,8 @@ impl World {
             now: Duration::ZERO,
             geometry,
             regions,
+            board,
+            letters: 0,
             slab,
             memory,
             stations,
@@ -189,7 +225,31 @@ impl World {
             world.add_disk(member);
         }
         world.lay_out();
+        world.seat(&vec![true; world.shape.workers]);
         world
+    }
+
+    /// These workers work, each a group of its own.
+    fn seat(&mut self, works: &[bool]) {
+        let groups: Vec<Option<usize>> = works.iter().enumerate().map(|(i, works)| works.then_some(i)).collect();
+        // Nobody sleeps here: whoever has work is runnable.
+        let _ = self.board.seat(&groups);
+        for (station, group) in self.stations.iter_mut().zip(groups) {
+            station.desk.sit(group);
+        }
+    }
+
+    /// Other workers work from now on, or one is to have another cache.
+    pub(super) fn reshape(&mut self) {
+        let worker = self.rng.index(self.stations.len());
+        if self.rng.percent(50) {
+            let rows = 1 + self.rng.index(40);
+            self.stations[worker].resize = Some(rows * usize::from(self.shape.members));
+            return;
+        }
+        let mut works: Vec<bool> = (0..self.stations.len()).map(|_| self.rng.percent(50)).collect();
+        works[worker] = true;
+        self.seat(&works);
     }
 
     /// Array sectors of the window.
@@ -283,9 +343,7 @@ impl World {
                 .insert(request, Outstanding { op, at, sectors, slot, started, parts: count, status, written });
         }
         plug::sort(&mut parts);
-        for part in parts {
-            self.send(part);
-        }
+        self.post(&parts);
     }
 
     fn submit_flush(&mut self, request: u32) {
@@ -299,22 +357,28 @@ impl World {
             sectors: 0,
             piece: Piece::NONE,
         };
-        let worker = self.rng.index(self.stations.len());
-        self.stations[worker].inbox.push(part);
+        self.post(&[part]);
     }
 
-    /// To the owner of the part's region.
-    fn send(&mut self, part: Part) {
-        let region = self.regions.of(part.stripe);
-        let proposed = WorkerId(self.rng.index(self.stations.len()) as u8);
-        let owner = self.regions.claim(region, proposed);
+    fn post(&mut self, parts: &[Part]) {
+        let home = self.rng.index(self.stations.len());
+        let next = &mut self.letters;
+        let slot_of = |_: &Part| {
+            *next += 1;
+            *next
+        };
+        let _ = self.board.post(parts, home, slot_of, &mut Traffic::default());
+    }
+
+    /// What a worker takes must not be in a region that another has to keep.
+    fn check_owner(&self, worker: usize, parts: &[Part]) {
         for (closed, by, until) in &self.closed {
+            let theirs = |part: &Part| part.op != PartOp::Flush && self.regions.of(part.stripe) == *closed;
             assert!(
-                *closed != region || *by == owner || *until <= self.now,
+                usize::from(by.0) == worker || *until <= self.now || !parts.iter().any(theirs),
                 "a region with closed ranges changed its owner"
             );
         }
-        self.stations[owner.0 as usize].inbox.push(part);
     }
 
     /// Hands the next piece of the array's sync to its worker; false when there is none.
@@ -326,7 +390,7 @@ impl World {
         let unmarked = matches!(piece.kind, SyncKind::Recovery(_) | SyncKind::Resync);
         let end = if unmarked { from + u64::from(piece.sectors) } else { from };
         self.syncing.insert(piece.request, (from, end));
-        self.send(Part {
+        self.post(&[Part {
             client: SYNC,
             op: PartOp::Sync(piece.kind),
             request: piece.request,
@@ -335,7 +399,7 @@ impl World {
             from: piece.from,
             sectors: piece.sectors,
             piece: Piece::NONE,
-        });
+        }]);
         true
     }
 
@@ -344,7 +408,7 @@ impl World {
         (0..self.stations.len())
             .filter(|&i| {
                 let s = &self.stations[i];
-                !s.inbox.is_empty()
+                s.desk.has_work(&s.worker)
                     || !s.inputs.done.is_empty()
                     || !self.array.control[i].is_empty()
                     || s.wake.is_some_and(|w| w <= self.now)
@@ -361,12 +425,10 @@ impl World {
     /// One turn of a worker on some of what has arrived for it.
     pub(super) fn turn(&mut self, index: usize) {
         let station = &mut self.stations[index];
-        let parts = match station.inbox.len() {
-            0 => 0,
-            n if self.whole_turns || self.rng.percent(70) => n,
-            n => self.rng.index(n + 1),
-        };
-        station.inputs.parts.extend(station.inbox.drain(..parts));
+        if self.whole_turns || self.rng.percent(80) {
+            let _ = station.desk.collect(&mut station.worker, &mut station.inputs.parts);
+        }
+        let parts = station.inputs.parts.len();
         let control = &mut self.array.control[index];
         // A part comes after the views that were sent before it.
         let controls = match parts {
@@ -374,6 +436,10 @@ impl World {
             _ => control.len(),
         };
         station.inputs.control.extend(control.drain(..controls));
+        let taken = std::mem::take(&mut station.inputs.parts);
+        self.check_owner(index, &taken);
+        let station = &mut self.stations[index];
+        station.inputs.parts = taken;
         let mut asked_last = false;
         for control in &station.inputs.control {
             asked_last = matches!(control, ToWorker::Quiesce { .. });
@@ -384,6 +450,7 @@ impl World {
         }
         let mut effects = Effects::default();
         station.wake = station.worker.turn(self.now, &mut station.inputs, &mut effects);
+        station.take_shape(&self.slab);
         let inputs = &station.inputs;
         assert!(inputs.parts.is_empty() && inputs.done.is_empty() && inputs.control.is_empty());
         let quiet = |r: &Report| matches!(r, Report::Quiet { idle: true, .. });

@@ -112,7 +112,7 @@ impl World {
             assert_eq!(worker.pages_used(), 0, "pages were kept");
             super::super::assert_at_rest(worker);
         }
-        assert!(self.regions.all_idle(), "a region was kept");
+        assert!(self.regions.all_idle() && self.board.is_quiet(), "a region was kept");
         for (disk, in_force) in self.array.in_force.iter().enumerate() {
             assert_eq!(*in_force, self.array.view.generation, "worker {disk} does not act on the newest view");
         }
