@@ -169,7 +169,8 @@ impl Desk {
         for _ in 0..self.listed.len() {
             let Some(Listed { region, leaving }) = self.listed.pop_front() else { return };
             let leaves = others_idle && !holder.must_keep(region);
-            if !room.is_used(parts) && !(leaves && leaving) {
+            let has_room = !room.is_used(parts);
+            if has_room && !(leaves && leaving) {
                 self.open(region, parts);
             } else if leaves && holder.may_give_up(region) {
                 self.requeue(region, self.group, holder);

@@ -321,6 +321,8 @@ pub struct Totals {
     pub traffic: Traffic,
     /// How parts came to workers.
     pub handed: board::Traffic,
+    /// Workers that work.
+    pub workers: usize,
 }
 
 /// What an array's workers are made of.
@@ -448,7 +450,8 @@ impl Shared {
                 handed += client.posts.read();
             }
         }
-        Totals { counters, cache_bytes, traffic, handed }
+        let workers = (0..self.board.groups()).map(|group| self.board.members(group).iter().count()).sum();
+        Totals { counters, cache_bytes, traffic, handed, workers }
     }
 }
 
