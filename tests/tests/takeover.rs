@@ -15,7 +15,7 @@ fn hosts() -> (World, World) {
     let (first, second) = (World::new(), World::new());
     first.connect("disks1", &first, "eth1");
     first.connect("disks2", &second, "eth1");
-    first.start_shelf(&["disks1", "disks2"], COUNT);
+    first.start_shelf(&["disks1", "disks2"], COUNT + 2);
     first.make_array(COUNT, None);
     (first, second)
 }
@@ -87,6 +87,13 @@ fn a_takeover_that_is_refused_gives_back_what_it_took() {
     require!(netns, "nsenter", "qemu-io");
     let (first, second) = hosts();
     let held = first.serve(&format!("{RUN} --takeover"), "ready");
+    // A member that is added is reserved as well, and not when it is refused.
+    first.ok("etherraid add r5 e9.3");
+    first.sh("etherraid add r5 e9.2", LIMIT).fails_with(1);
+    let reserved =
+        first.ok("etherraid reserve -i eth1 9.3; etherraid reserve -i eth1 9.2; etherraid reserve -i eth1 9.4");
+    assert_eq!((reserved.matches(&mac(&first)).count(), reserved.matches("e9.4\tnone").count()), (2, 1), "{reserved}");
+    first.ok("etherraid remove r5 e9.3");
     let (before, who) = (members(&first), holders(&first));
     let uuid = "--uuid 00000000:00000000:00000000:00000001";
     let refused = second.sh(&format!("{RUN} --takeover {uuid}"), LIMIT).fails_with(1);

@@ -85,7 +85,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     sandbox.seal()?;
-    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox));
+    let reserves = args.takeover.then(|| args.interfaces.clone());
+    let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox, reserves));
     control.serve(served);
     lock.announce(&args.name, &path)?;
     print_ready(&args, &running, server.addresses())?;

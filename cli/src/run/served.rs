@@ -16,9 +16,10 @@ use raid_engine::tunables::Settings;
 
 use crate::control::messages::{self, Tunable};
 use crate::errors::one_line;
-use crate::interfaces::Interfaces;
+use crate::interfaces::{InterfaceArgs, Interfaces};
 use crate::members::{Found, Members, is_running, parse_member};
 use crate::sandbox::{Sandbox, directory};
+use crate::tools::Takeover;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Served {
     uuid: Uuid,
     settings: Mutex<Settings>,
     sandbox: Arc<Sandbox>,
+    /// Where members that are added are reserved first; unset without `--takeover`.
+    reserves: Option<InterfaceArgs>,
 }
 
 impl Served {
@@ -39,8 +42,9 @@ impl Served {
         uuid: Uuid,
         settings: Settings,
         sandbox: Arc<Sandbox>,
+        reserves: Option<InterfaceArgs>,
     ) -> Served {
-        Served { running, slab, links, uuid, settings: Mutex::new(settings), sandbox }
+        Served { running, slab, links, uuid, settings: Mutex::new(settings), sandbox, reserves }
     }
 
     /// The array.
@@ -48,10 +52,25 @@ impl Served {
         &self.running
     }
 
-    /// Opens a device and takes it in.
+    /// Opens a device and takes it in; where members are reserved for this host, after reserving it.
     pub(crate) fn add(&self, member: &str) -> Result<(), CommandError> {
         let member = parse(member)?;
-        if let MemberSpec::Path(path) = &member
+        let takeover = match (&self.reserves, &member) {
+            (Some(interfaces), MemberSpec::Aoe(_)) => {
+                let taken = Takeover::take(interfaces, std::slice::from_ref(&member));
+                Some(taken.map_err(|error| refused(CommandErrorKind::Io, one_line(error.as_ref())))?)
+            }
+            _ => None,
+        };
+        let added = self.open_and_add(&member);
+        if let (Err(_), Some(takeover)) = (&added, takeover) {
+            takeover.give_back();
+        }
+        added
+    }
+
+    fn open_and_add(&self, member: &MemberSpec) -> Result<(), CommandError> {
+        if let MemberSpec::Path(path) = member
             && !self.sandbox.allows(path)
         {
             let text = format!(
@@ -64,7 +83,7 @@ impl Served {
         let failed = |error: anyhow::Error| refused(CommandErrorKind::Io, one_line(error.as_ref()));
         let links = self.links.clone().map(|links| links as Arc<dyn Links>);
         let mut members = Members::new(&self.slab, links).map_err(failed)?;
-        let device = members.opener.open(&member, false);
+        let device = members.opener.open(member, false);
         let device = device.map_err(|error| refused(CommandErrorKind::NoDevice, error.to_string()))?;
         let found =
             members.look(&device).map_err(|error| failed(anyhow::Error::new(error).context(member.to_string())))?;
