@@ -12,8 +12,8 @@ use raid_core::parity::Kernels;
 use raid_engine::assembly::read_superblock;
 use raid_engine::member::aoe::Links;
 use raid_engine::member::devices::Device;
-use raid_engine::member::opener::Opener;
 use raid_engine::member::spec::MemberSpec;
+use raid_engine::runtime::opener::Opener;
 use raid_engine::slab::Slab;
 
 use crate::runtime_dir::ArrayLock;

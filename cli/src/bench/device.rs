@@ -17,9 +17,10 @@ use aoe_proto::initiator::{
 use aoe_proto::wire::{Address, Lba};
 use raid_core::parity::Kernels;
 use raid_core::units::Sectors;
-use raid_engine::member::aoe::{FIND_PATIENCE, Links};
+use raid_engine::member::aoe::Links;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::runtime::bufs::BYTES_MAX;
+use raid_engine::runtime::finding::FIND_PATIENCE;
 use raid_engine::runtime::topology::{self, Cpu};
 use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;

@@ -13,8 +13,8 @@ use raid_core::md::{Minor, Superblock};
 use raid_core::units::{MemberCount, SECTOR_SIZE, Sector, Sectors};
 use raid_engine::assembly::{Named, create_array, random_uuid, read_superblock};
 use raid_engine::member::devices::Device;
-use raid_engine::member::opener::Opener;
 use raid_engine::member::spec::MemberSpec;
+use raid_engine::runtime::opener::Opener;
 
 /// What must be zero at the start of a member that is taken without `--overwrite`.
 const LOOKED_AT: Sectors = Sectors(2048);

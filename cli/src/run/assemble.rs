@@ -9,10 +9,11 @@ use raid_core::md::superblock::Support;
 use raid_core::md::{Superblock, Uuid};
 use raid_engine::array::Start;
 use raid_engine::assembly::{Named, assemble_array};
-use raid_engine::member::aoe::{Links, scan};
+use raid_engine::member::aoe::Links;
 use raid_engine::member::devices::Device;
-use raid_engine::member::opener::OpenError;
 use raid_engine::member::spec::MemberSpec;
+use raid_engine::runtime::finding::scan;
+use raid_engine::runtime::opener::OpenError;
 use raid_engine::tunables::Settings;
 
 use super::Args;

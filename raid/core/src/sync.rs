@@ -42,8 +42,6 @@ pub struct SyncCursor {
     done: u64,
     /// Bit n: run `base + n` is out.
     out: u64,
-    /// Whether no further runs are handed out.
-    stopped: bool,
 }
 
 impl SyncCursor {
@@ -52,12 +50,12 @@ impl SyncCursor {
         assert!(run_rows > 0, "runs have at least one row");
         assert!((1..=WINDOW_MAX).contains(&window), "a window of {window} runs: 1 to {WINDOW_MAX}");
         let end = end.0.max(start.0);
-        Self { start: start.0, end, run_rows, window, base: 0, done: 0, out: 0, stopped: false }
+        Self { start: start.0, end, run_rows, window, base: 0, done: 0, out: 0 }
     }
 
-    /// The next run to work on: one that is to be done again first. `None` while the window is full, and when all runs are out, done or stopped.
+    /// The next run to work on. `None` while the window is full, and when all runs are out or done.
     pub fn next_run(&mut self) -> Option<Run> {
-        if self.stopped || self.outstanding() >= self.window {
+        if self.outstanding() >= self.window {
             return None;
         }
         let place = (self.done | self.out).trailing_ones();
@@ -92,22 +90,6 @@ impl SyncCursor {
         self.base += u64::from(ahead);
         self.done = self.done.checked_shr(ahead).unwrap_or(0);
         self.out = self.out.checked_shr(ahead).unwrap_or(0);
-    }
-
-    /// Reports that `run` ended without being done; it will be handed out again.
-    pub fn again(&mut self, run: Run) {
-        let place = self.place(run);
-        self.out &= !(1 << place);
-    }
-
-    /// Hands out no further run; those that are out end as usual.
-    pub fn stop(&mut self) {
-        self.stopped = true;
-    }
-
-    /// Goes on after [`Self::stop`].
-    pub fn resume(&mut self) {
-        self.stopped = false;
     }
 
     /// The first row that is not known to be done: what to store, and from where to go on after a restart.

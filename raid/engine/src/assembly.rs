@@ -14,8 +14,8 @@ use raid_core::units::{MemberIndex, Sector, Sectors};
 
 use crate::array::{self, Start, StartMember, StartRole, Tunables};
 use crate::member::devices::Device;
-use crate::member::opener::Opener;
 use crate::message::MemberHandle;
+use crate::runtime::opener::Opener;
 
 /// An opened member and what the user calls it.
 #[derive(Clone, Debug)]

@@ -281,20 +281,12 @@ impl Initiator {
         closed.ranges.closed_until(now, Range::new(lba.0, sectors))
     }
 
-    /// Closes sectors that another initiator closed, when a part of the device passes to this one. `sectors` may be
-    /// `u64::MAX` for all of the device.
+    /// Closes sectors to writes for another reason than one that was sent again: copies of an earlier run's writes. `sectors` may be `u64::MAX` for
+    /// all of the device.
     pub fn close_range(&mut self, now: Duration, address: Address, lba: Lba, sectors: u64, until: Duration) {
         let range = Range { start: lba.0, end: lba.0.saturating_add(sectors) };
         let at = self.closed_entry(now, address);
         self.closed[at].ranges.close(now, range, until);
-    }
-
-    /// The sectors of a device that are closed, to be handed to another initiator: first sector, number of sectors,
-    /// until when.
-    pub fn closed_ranges(&self, now: Duration, address: Address) -> impl Iterator<Item = (Lba, u64, Duration)> {
-        let closed = self.closed.iter().find(|closed| closed.address == address);
-        let ranges = closed.into_iter().flat_map(move |at| at.ranges.iter(now));
-        ranges.map(|(range, until)| (Lba(range.start), range.end - range.start, until))
     }
 
     /// The next request that ended.

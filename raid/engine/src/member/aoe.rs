@@ -6,6 +6,7 @@
 //! A request to a device that is not found yet, or that finds the initiator full, waits here in order. Bound: what the owner has
 //! outstanding.
 
+pub(crate) mod finder;
 pub mod paths;
 
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aoe_net::driver::{Driver, Memory};
 use aoe_net::link::Link;
@@ -29,12 +30,6 @@ use super::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
 use crate::array::MemberEvent;
 use crate::message::{IoStatus, MemberHandle};
 use crate::slab::{Piece, Slab};
-
-/// How long a device is looked for before it counts as not there.
-pub const FIND_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often a scan asks again: the question or an answer may be lost.
-const SCAN_AGAIN: Duration = Duration::from_millis(250);
 
 /// Makes an owner's links: one per interface.
 pub trait Links: fmt::Debug + fmt::Display + Send + Sync {
@@ -141,58 +136,6 @@ fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool, now: Duration) 
     Ok(driver)
 }
 
-/// Looks for one device; `None` when it does not answer.
-pub fn find(links: &Arc<dyn Links>, address: Address) -> io::Result<Option<AoeDisk>> {
-    let start = Instant::now();
-    let mut driver = driver(links, Owner::Opener, false, Duration::ZERO)?;
-    driver.initiator().open(Duration::ZERO, address, Arc::new(Credits::new()));
-    let mut found = None;
-    wait_for(&mut driver, start, FIND_PATIENCE, |event| {
-        if let Event::Found(Found { identify, durability, .. }) = event {
-            found = Some(AoeDisk::known(Arc::clone(links), address, Sectors(identify.sectors), durability));
-        }
-        found.is_some()
-    });
-    Ok(found)
-}
-
-/// All devices that answer within `patience`.
-pub fn scan(links: &Arc<dyn Links>, patience: Duration) -> io::Result<Vec<Address>> {
-    let start = Instant::now();
-    let mut driver = driver(links, Owner::Opener, true, Duration::ZERO)?;
-    let mut seen = std::collections::BTreeSet::new();
-    while start.elapsed() < patience {
-        driver.initiator().discover(start.elapsed());
-        wait_for(&mut driver, start, patience.min(start.elapsed() + SCAN_AGAIN), |event| {
-            if let Event::Seen(device) = event {
-                seen.insert((device.address.shelf.0, device.address.slot.0));
-            }
-            false
-        });
-    }
-    let address = |(shelf, slot)| Address { shelf: aoe_proto::wire::Shelf(shelf), slot: aoe_proto::wire::Slot(slot) };
-    Ok(seen.into_iter().map(address).collect())
-}
-
-/// Drives an initiator without requests until `enough` says so of an event, or the time is over.
-fn wait_for(driver: &mut Driver, start: Instant, patience: Duration, mut enough: impl FnMut(Event) -> bool) {
-    loop {
-        let now = start.elapsed();
-        driver.pump(now, &mut NoMemory);
-        while let Some(event) = driver.initiator().poll_event() {
-            if enough(event) {
-                return;
-            }
-        }
-        if now >= patience {
-            return;
-        }
-        let until = driver.wake_at(now).min(patience);
-        let fds: Vec<BorrowedFd<'_>> = driver.fds().collect();
-        aoe_net::wake::wait(&fds, Some(until.saturating_sub(start.elapsed())));
-    }
-}
-
 /// A request at the initiator, or on its way there.
 #[derive(Debug)]
 struct Slot {
@@ -250,7 +193,11 @@ impl Memory for Slots {
     }
 
     fn slices<'a>(&'a self, id: RequestId, offset: usize, len: usize, each: &mut dyn FnMut(&'a [u8])) {
-        self.pieces(id, offset, len, |piece, within, bytes| each(self.slab.bytes(piece, within, bytes)));
+        self.pieces(id, offset, len, |piece, within, bytes| {
+            // SAFETY: the data of a write: front ends leave a request's memory alone until the reply, and runs theirs until their writes
+            // have ended, which is after the last frame that carries them has left. Frames are asked for one at a time, and not kept.
+            each(unsafe { self.slab.bytes(piece, within, bytes) });
+        });
     }
 }
 

@@ -45,7 +45,7 @@ pub enum DeviceEvent {
 
 impl Device {
     /// Whether both are the same opened device.
-    pub(super) fn is(&self, other: &Device) -> bool {
+    pub(crate) fn is(&self, other: &Device) -> bool {
         match (self, other) {
             (Device::Memory(a), Device::Memory(b)) => Arc::ptr_eq(a, b),
             (Device::File(a), Device::File(b)) => Arc::ptr_eq(a, b),
@@ -190,7 +190,9 @@ impl Devices {
 
     /// When to pump though nothing is readable.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
-        self.aoe.as_ref().map(|aoe| aoe.wake_at(now))
+        let files = self.files.as_ref().and_then(|files| files.wake_at(now));
+        let aoe = self.aoe.as_ref().map(|aoe| aoe.wake_at(now));
+        [files, aoe].into_iter().flatten().min()
     }
 
     /// Waits until there may be something to pump, or until `deadline`.

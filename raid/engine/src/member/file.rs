@@ -5,8 +5,10 @@
 //! is an error of the member (it has shrunk).
 //!
 //! Files are opened without the page cache where that is offered (block devices), so that a flush has only the device's cache to empty.
-//! Bound: [`RING_ENTRIES`] submissions per system call; in flight what the worker has.
+//! Bounds: [`RING_ENTRIES`] submissions per system call; with the kernel at once what it has room to complete, [`IN_FLIGHT_MAX`], so that it never has to
+//! refuse; what is beyond that waits here in order, and is bounded by what the worker has outstanding.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,6 +16,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use raid_core::units::{SECTOR_SIZE, Sectors};
@@ -24,6 +27,12 @@ use crate::slab::{Piece, Slab};
 
 /// Submissions queued before the kernel is told.
 const RING_ENTRIES: u32 = 256;
+
+/// Operations that the kernel has at once, at most: room for completions.
+const IN_FLIGHT_MAX: u32 = 16 * RING_ENTRIES;
+
+/// How soon to try again what the kernel had no memory for.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 /// Errors of a kind that are logged of a disk without -v.
 const ERRORS_TOLD: u32 = 5;
@@ -101,7 +110,12 @@ pub(super) struct Files {
     slab: Arc<Slab>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    queued: bool,
+    /// Slots whose operation is not in the ring yet, oldest first.
+    waiting: VecDeque<usize>,
+    /// Operations put into the ring whose completion has not been seen.
+    in_flight: u32,
+    /// The kernel did not take all that is in the ring.
+    refused: bool,
 }
 
 impl std::fmt::Debug for Files {
@@ -112,8 +126,16 @@ impl std::fmt::Debug for Files {
 
 impl Files {
     pub(super) fn new(slab: Arc<Slab>) -> io::Result<Files> {
-        let ring = IoUring::builder().setup_cqsize(16 * RING_ENTRIES).build(RING_ENTRIES)?;
-        Ok(Files { ring, slab, slots: Vec::new(), free: Vec::new(), queued: false })
+        let ring = IoUring::builder().setup_cqsize(IN_FLIGHT_MAX).build(RING_ENTRIES)?;
+        Ok(Files {
+            ring,
+            slab,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            refused: false,
+        })
     }
 
     pub(super) fn submit(&mut self, disk: &Arc<FileDisk>, request: &MemberRequest, segs: &[Piece]) {
@@ -134,11 +156,11 @@ impl Files {
             segs.iter()
                 .map(|piece| libc::iovec { iov_base: slab.address(*piece).as_ptr().cast(), iov_len: piece.bytes() }),
         );
-        self.queue(index);
+        self.waiting.push_back(index);
     }
 
-    /// Queues what is left of the slot's operation.
-    fn queue(&mut self, index: usize) {
+    /// What is left of the slot's operation, for the kernel.
+    fn entry(&self, index: usize) -> squeue::Entry {
         let slot = &self.slots[index];
         let fd = types::Fd(slot.disk.as_ref().expect("a slot in use has its disk").file.as_raw_fd());
         let iovecs = (slot.iovecs.as_ptr(), slot.iovecs.len() as u32);
@@ -147,36 +169,64 @@ impl Files {
             MemberOp::Write => opcode::Writev::new(fd, iovecs.0, iovecs.1).offset(slot.at).build(),
             MemberOp::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
-        self.push(entry.user_data(index as u64));
+        entry.user_data(index as u64)
     }
 
-    fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: the slot keeps the iovecs and the file until the completion, and the slab, which we hold, the data.
-        while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.queued = true;
-            self.enter();
-        }
-        // After the push: making room above told the kernel of all that was queued before it.
-        self.queued = true;
-    }
-
-    /// Tells the kernel what is queued.
-    pub(super) fn enter(&mut self) {
-        if !std::mem::take(&mut self.queued) {
-            return;
-        }
-        // EBUSY and EAGAIN: the kernel is short of room for completions or of memory; what is queued stays and goes with the next call.
-        if let Err(error) = self.ring.submit() {
-            tracing::debug!(%error, "io_uring submit");
-            self.queued = true;
+    /// Fills the ring from what waits, as far as there is room.
+    fn fill(&mut self) {
+        while self.in_flight < IN_FLIGHT_MAX
+            && let Some(index) = self.waiting.front()
+        {
+            let entry = self.entry(*index);
+            // SAFETY: the slot keeps the iovecs and the file until the completion, and the slab, which we hold, the data.
+            if unsafe { self.ring.submission().push(&entry) }.is_err() {
+                return;
+            }
+            self.waiting.pop_front();
+            self.in_flight += 1;
         }
     }
 
-    /// Collects completions.
-    pub(super) fn pump(&mut self, done: &mut Vec<Done>) {
-        self.enter();
+    /// Tells the kernel of what waits.
+    fn enter(&mut self) {
         loop {
-            let Some(cqe) = self.ring.completion().next() else { return };
+            self.fill();
+            if self.ring.submission().is_empty() {
+                self.refused = false;
+                return;
+            }
+            // It is short of memory, or did not come to it. What is in the ring stays there, and goes with the next call.
+            if let Err(error) = self.ring.submit() {
+                tracing::debug!(%error, "io_uring submit");
+                self.refused = true;
+                return;
+            }
+        }
+    }
+
+    /// When to pump though nothing has been completed: what the kernel did not take is in nobody's hands but ours.
+    pub(super) fn wake_at(&self, now: Duration) -> Option<Duration> {
+        self.refused.then(|| now + TRY_AGAIN)
+    }
+
+    /// Tells the kernel of what waits, and collects completions, until neither changes anything.
+    pub(super) fn pump(&mut self, done: &mut Vec<Done>) {
+        loop {
+            self.enter();
+            let reaped = self.reap(done);
+            if !reaped || self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Collects completions; answers whether there were any.
+    fn reap(&mut self, done: &mut Vec<Done>) -> bool {
+        let mut reaped = false;
+        loop {
+            let Some(cqe) = self.ring.completion().next() else { return reaped };
+            reaped = true;
+            self.in_flight -= 1;
             let index = cqe.user_data() as usize;
             if let Some(status) = self.completed(index, cqe.result()) {
                 let slot = &mut self.slots[index];
@@ -194,7 +244,7 @@ impl Files {
         if result < 0 {
             let error = io::Error::from_raw_os_error(-result);
             if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) {
-                self.queue(index);
+                self.waiting.push_back(index);
                 return None;
             }
             disk.tell(slot.op, format_args!("{:?} at sector {}: {error}", slot.op, slot.at / SECTOR_SIZE));
@@ -213,7 +263,7 @@ impl Files {
         slot.at += moved as u64;
         slot.left -= moved;
         advance(&mut slot.iovecs, moved);
-        self.queue(index);
+        self.waiting.push_back(index);
         None
     }
 
@@ -224,7 +274,7 @@ impl Files {
     }
 
     /// Whether the kernel has operations of ours.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()
     }
 }
@@ -234,7 +284,6 @@ impl Drop for Files {
     fn drop(&mut self) {
         let mut done = Vec::new();
         while !self.is_idle() {
-            self.queued = true;
             self.enter();
             if self.ring.submit_and_wait(1).is_err() {
                 return;

@@ -10,7 +10,6 @@ pub mod aoe;
 pub mod devices;
 pub mod file;
 pub mod mem;
-pub mod opener;
 pub mod spec;
 
 use raid_core::units::Sector;

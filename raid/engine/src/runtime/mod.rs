@@ -9,7 +9,9 @@
 pub mod bufs;
 pub mod client;
 mod control;
+pub mod finding;
 pub mod groups;
+pub mod opener;
 pub mod running;
 mod seating;
 pub mod stepped;

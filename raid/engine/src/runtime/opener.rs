@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use raid_core::units::{Sector, Sectors};
 
-use super::aoe::{self, Links};
-use super::devices::{Device, Devices};
-use super::file::FileDisk;
-use super::mem::MemoryDisk;
-use super::spec::MemberSpec;
-use super::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
+use super::finding::{FIND_PATIENCE, find};
+use crate::member::aoe::Links;
+use crate::member::devices::{Device, Devices};
+use crate::member::file::FileDisk;
+use crate::member::mem::MemoryDisk;
+use crate::member::spec::MemberSpec;
+use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
 use crate::message::{IoStatus, MemberHandle};
 use crate::slab::{Arena, Slab};
 
@@ -105,11 +106,11 @@ impl Opener {
             }
             MemberSpec::Aoe(address) => {
                 let links = self.links.as_ref().ok_or_else(|| OpenError::NoInterface(member.clone()))?;
-                match aoe::find(links, *address).map_err(io)? {
+                match find(links, *address).map_err(io)? {
                     Some(disk) => Ok(Device::Aoe(Arc::new(disk))),
                     None => Err(OpenError::NotFound {
                         member: member.clone(),
-                        seconds: aoe::FIND_PATIENCE.as_secs(),
+                        seconds: FIND_PATIENCE.as_secs(),
                         interfaces: links.to_string(),
                     }),
                 }
