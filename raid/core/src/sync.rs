@@ -156,9 +156,11 @@ impl SyncPacer {
         Self { limits, max_until: zero, min_until: zero, share_until: zero }
     }
 
-    /// Changes the limits from now on.
+    /// Changes the limits from now on. What was used under the same limits still counts.
     pub fn set_limits(&mut self, limits: SyncLimits) {
-        *self = Self::new(limits);
+        if limits != self.limits {
+            *self = Self::new(limits);
+        }
     }
 
     /// When the next run may start: at `now` or before it, at once. `busy` says whether the array has other work.

@@ -137,6 +137,19 @@ fn speed(limits: SyncLimits, service: Duration, busy: bool) -> f64 {
 }
 
 #[test]
+fn the_same_limits_again_change_nothing() {
+    let limits = SyncLimits { speed_min: Bytes(0), speed_max: Bytes(1 << 20), share_percent: 100 };
+    let mut pacer = SyncPacer::new(limits);
+    pacer.started(Duration::ZERO, Bytes(10 << 20));
+    let start = pacer.start_at(false);
+    assert!(start > Duration::from_secs(5));
+    pacer.set_limits(limits);
+    assert_eq!(pacer.start_at(false), start);
+    pacer.set_limits(SyncLimits { speed_max: Bytes(2 << 20), ..limits });
+    assert_eq!(pacer.start_at(false), Duration::ZERO);
+}
+
+#[test]
 fn limits_hold() {
     let limits = SyncLimits { speed_min: Bytes(10 << 20), speed_max: Bytes(200 << 20), share_percent: 25 };
     let mib = f64::from(1 << 20);

@@ -271,11 +271,9 @@ impl Client {
     pub fn wait(&mut self, timeout: Option<Duration>) {
         let most = self.shared.spin();
         let start = Instant::now();
-        let window = self.spin.window(most).min(timeout.unwrap_or(Duration::MAX));
-        while !self.has_reply() && start.elapsed() < window {
-            std::thread::yield_now();
-        }
-        if !self.has_reply() {
+        let Client { spin, ready, mine, .. } = self;
+        let allowed = most.min(timeout.unwrap_or(Duration::MAX));
+        if !spin.look(allowed, || !ready.is_empty() || !mine.replies.is_empty()) {
             self.mine.wake.announce();
             if self.has_reply() {
                 self.mine.wake.stay_awake();

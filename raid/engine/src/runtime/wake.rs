@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -108,17 +108,47 @@ impl AsFd for Wake {
     }
 }
 
+/// After the CPU was away for long although a thread only let others have it: it is wanted elsewhere, and for so long the thread does not look, but
+/// sleeps, as sleepers are preferred to those who had the CPU all the time.
+const CPU_WANTED: Duration = Duration::from_millis(10);
+
 /// How long a thread that has nothing to do looks for work before it sleeps: as long as is allowed while waits turn out to be that short, and
 /// less and less, down to not at all, while they are longer. So an idle thread uses no CPU.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
     window: Duration,
+    /// The CPU is wanted by others until then.
+    not_before: Option<Instant>,
 }
 
 impl Spin {
-    /// How long to look now, with `most` allowed.
-    pub(super) fn window(&self, most: Duration) -> Duration {
-        self.window.min(most)
+    /// Looks for work until it is `found`, for as long as is of use and `most` allows; answers whether it was.
+    pub(super) fn look(&mut self, most: Duration, mut found: impl FnMut() -> bool) -> bool {
+        if found() {
+            return true;
+        }
+        let window = self.window.min(most);
+        if window.is_zero() {
+            return false;
+        }
+        let began = Instant::now();
+        if self.not_before.is_some_and(|at| began < at) {
+            return false;
+        }
+        let mut last = began;
+        loop {
+            std::thread::yield_now();
+            let found = found();
+            let now = Instant::now();
+            if now - last > most {
+                self.not_before = Some(now + CPU_WANTED);
+                return found;
+            }
+            if found || now - began >= window {
+                return found;
+            }
+            last = now;
+        }
     }
 
     /// The thread has waited so long, looking and asleep, until there was work.
@@ -134,17 +164,41 @@ impl Spin {
 mod tests {
     use super::*;
 
+    /// How often a thread looks before it gives up.
+    fn looks(spin: &mut Spin, most: Duration) -> u32 {
+        let mut count = 0;
+        assert!(!spin.look(most, || {
+            count += 1;
+            false
+        }));
+        count
+    }
+
     #[test]
-    fn a_thread_spins_only_while_waits_are_short() {
-        let most = Duration::from_micros(50);
+    fn a_thread_looks_for_work_only_while_waits_are_short() {
+        let most = Duration::from_millis(200);
         let mut spin = Spin::default();
-        assert_eq!(spin.window(most), Duration::ZERO);
+        assert_eq!(looks(&mut spin, most), 1);
         spin.waited(Duration::from_micros(20), most);
-        assert_eq!(spin.window(most), most);
-        assert_eq!(spin.window(Duration::ZERO), Duration::ZERO, "not allowed any more");
-        for _ in 0..6 {
-            spin.waited(Duration::from_millis(1), most);
+        assert!(looks(&mut spin, most) > 1);
+        assert_eq!(looks(&mut spin, Duration::ZERO), 1, "not allowed any more");
+        for _ in 0..18 {
+            spin.waited(Duration::from_secs(1), most);
         }
-        assert_eq!(spin.window(most), Duration::ZERO);
+        assert_eq!(looks(&mut spin, most), 1);
+    }
+
+    #[test]
+    fn a_thread_whose_cpu_others_want_sleeps() {
+        let most = Duration::from_millis(1);
+        let mut spin = Spin::default();
+        spin.waited(Duration::ZERO, most);
+        // Whatever the thread had to wait for in between.
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(2));
+            false
+        };
+        assert!(!spin.look(most, slow));
+        assert_eq!(looks(&mut spin, most), 1);
     }
 }

@@ -199,7 +199,17 @@ impl WorkerThread {
         let most = self.shared.spin();
         let began = start.elapsed();
         self.desk.idle();
-        if !self.look_for(self.spin.window(most), began, start) {
+        let mut spin = std::mem::take(&mut self.spin);
+        let mut pumped = true;
+        let found = spin.look(most, || {
+            // Not the first time: that was done a moment ago.
+            if !std::mem::take(&mut pumped) {
+                self.devices.pump(start.elapsed(), &mut self.inputs.done);
+            }
+            !self.inputs.done.is_empty() || self.has_work()
+        });
+        self.spin = spin;
+        if !found {
             self.sleep(next, start);
         }
         self.spin.waited(start.elapsed() - began, most);
@@ -207,24 +217,6 @@ impl WorkerThread {
 
     fn has_work(&self) -> bool {
         !self.shared.workers[self.index].control.is_empty() || self.desk.has_work(&self.worker)
-    }
-
-    /// Looks for work, and lets others have the CPU in between; answers whether there is some.
-    fn look_for(&mut self, window: Duration, began: Duration, start: Instant) -> bool {
-        loop {
-            if self.has_work() {
-                return true;
-            }
-            let now = start.elapsed();
-            if now - began >= window {
-                return false;
-            }
-            self.devices.pump(now, &mut self.inputs.done);
-            if !self.inputs.done.is_empty() {
-                return true;
-            }
-            std::thread::yield_now();
-        }
     }
 
     fn sleep(&mut self, next: Option<Duration>, start: Instant) {
