@@ -199,8 +199,6 @@ pub enum Input {
     Busy(bool),
     /// New settings.
     Tune(Tunables),
-    /// The number of workers has changed; new ones were given [`Array::view`](super::Array::view).
-    Workers(usize),
     /// The time from [`Array::wake_at`](super::Array::wake_at) has come. Also sent once to begin.
     Timer,
 }

@@ -246,7 +246,6 @@ impl Array {
             }
             Input::Busy(busy) => self.sync.busy = busy,
             Input::Tune(tunables) => self.tune(now, tunables),
-            Input::Workers(count) => self.workers_changed(now, count),
             Input::Timer => {}
         }
         self.steps(now, effects);
@@ -348,15 +347,6 @@ impl Array {
         self.tunables = tunables;
         self.sync_tuned();
         self.mark_tuned(now);
-    }
-
-    fn workers_changed(&mut self, now: Duration, count: usize) {
-        assert!(count > 0, "an array has workers");
-        self.drop_question(now);
-        // New workers were given the current view, and have nothing outstanding.
-        let generation = self.view.generation;
-        self.workers.resize(count, generation);
-        self.view_due = true;
     }
 
     /// Sends a metadata request.
