@@ -81,7 +81,6 @@ fn statuses_are_as_printed() {
         ("405", "http://localhost/fail"),
         ("405", "-X POST http://localhost/detail"),
         ("409", r#"--json '{"member": "e9.1"}' http://localhost/remove"#),
-        ("409", r#"--json '{"set": ["stripe_cache_size=512"]}' http://localhost/tune"#),
         ("413", "--json @/mnt/large http://localhost/tune"),
         ("415", r#"-d '{"member": "e9.1"}' http://localhost/fail"#),
         ("422", r#"--json '{"mumber": "e9.1"}' http://localhost/fail"#),
@@ -90,5 +89,11 @@ fn statuses_are_as_printed() {
         world.ok(r#"test -e /mnt/large || (printf '{"set": ["'; head -c 3000000 /dev/zero | tr '\\0' x; printf '"]}') > /mnt/large"#);
         assert_eq!(ask(more), status, "{more}");
     }
+    // Its members are looked for meanwhile.
+    world.ok("etherraid run r6 -i eth1 e8.0 e8.1 --nbd unix:/run/r6.nbd > /dev/null 2>&1 &");
+    world.ok("until test -S /run/etherraid/r6.sock; do sleep 0.02; done");
+    let starting = "curl -s -w '%{http_code}' --unix-socket /run/etherraid/r6.sock http://localhost/detail";
+    let told = world.ok(starting);
+    assert!(told.contains("503") && told.contains("still being started"), "{told}");
     assert!(world.ok("etherraid detail r5").contains("State : clean"), "refused requests change nothing");
 }
