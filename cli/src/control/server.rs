@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -110,9 +111,14 @@ impl ControlServer {
         assert!(self.served.set(served).is_ok(), "a control server serves one array");
     }
 
+    /// Takes the socket away: another array may have it. Requests that are under way are still answered.
+    pub(crate) fn unbind(&self) {
+        self.socket.remove();
+    }
+
     /// Takes the socket away, lets the last answers out, and ends the thread.
     pub(crate) fn finish(mut self) {
-        self.socket.remove();
+        self.unbind();
         if let (Some(end), Some(thread)) = (self.end.take(), self.thread.take()) {
             // It has ended by itself if nobody listens.
             let _ = end.send(());
@@ -293,10 +299,15 @@ async fn stop(State(context): State<Handles>) -> Response {
 struct SocketFile {
     path: PathBuf,
     file: (u64, u64),
+    /// Once it is, a file with its numbers is another array's: file systems use them again.
+    removed: AtomicBool,
 }
 
 impl SocketFile {
     fn remove(&self) {
+        if self.removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let metadata = std::fs::symlink_metadata(&self.path);
         if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file)
             && let Err(error) = std::fs::remove_file(&self.path)
@@ -347,5 +358,8 @@ fn bind(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(listening)?;
     listener.set_nonblocking(true).with_context(listening)?;
     let metadata = std::fs::symlink_metadata(path).with_context(listening)?;
-    Ok((listener, SocketFile { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }))
+    Ok((
+        listener,
+        SocketFile { path: path.to_owned(), file: (metadata.dev(), metadata.ino()), removed: AtomicBool::new(false) },
+    ))
 }

@@ -90,7 +90,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     control.serve(served);
     lock.announce(&args.name, &path)?;
     print_ready(&args, &running, server.addresses())?;
-    let exit = serve::until_stopped(&running, server, control, &events);
+    let exit = serve::until_stopped(&running, server, control, &events, lock);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::control::server::{ControlServer, Event};
 use crate::notify;
+use crate::runtime_dir::ArrayLock;
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,12 +24,14 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Signals this close to the first are the same wish: timeout(1) and terminals send more than one.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
-/// Serves; answers with the exit status.
+/// Serves; answers with the exit status. Who is told of the end may run the array again at once: its lock, its name and its sockets are free
+/// by then.
 pub(super) fn until_stopped(
     running: &Arc<Running>,
     server: Server,
     control: ControlServer,
     events: &Receiver<Event>,
+    lock: ArrayLock,
 ) -> i32 {
     let mut end = End { waiting: Vec::new(), since: None, hurried: false };
     match events.recv() {
@@ -41,6 +44,10 @@ pub(super) fn until_stopped(
     end.drain(running, &server, events);
     let exit = end.stop(running, events);
     server.stop();
+    // Who runs it next counts from its own start how long frames may be in the network: none is sent after this.
+    running.end();
+    drop(lock);
+    control.unbind();
     for to in end.waiting {
         // Who asked may have gone away.
         let _ = to.send(exit);

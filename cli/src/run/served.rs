@@ -120,15 +120,23 @@ impl Served {
     pub(crate) fn tune(&self, pairs: &[String]) -> Result<Vec<Tunable>, CommandError> {
         let mut settings = self.settings.lock().expect("no panic while held");
         let next = tuned(&settings, pairs)?;
-        self.running.tune(&next)?;
-        if let Some(links) = &self.links {
-            links.tune(next.aoe);
+        // First: the change may itself make initiators.
+        self.tune_links(next.aoe);
+        if let Err(error) = self.running.tune(&next) {
+            self.tune_links(settings.aoe);
+            return Err(error);
         }
         for pair in pairs {
             tracing::info!("tuned: {pair}");
         }
         *settings = next;
         Ok(messages::tunables(&settings))
+    }
+
+    fn tune_links(&self, tunables: aoe_proto::initiator::Tunables) {
+        if let Some(links) = &self.links {
+            links.tune(tunables);
+        }
     }
 
     fn find(&self, member: &str) -> Result<MemberHandle, CommandError> {

@@ -184,6 +184,20 @@ fn an_array_runs_once_and_its_members_are_not_overwritten() {
 }
 
 #[test]
+fn what_was_stopped_may_be_run_again_at_once() {
+    let files = Files::new(3);
+    files.create(3, &["--assume-clean"]);
+    let members = files.members(3);
+    let mut running = files.run(&members, &["--nbd", "tcp:127.0.0.1:0"]);
+    for _ in 0..10 {
+        running.command(&["stop"]).assert().success();
+        let again = files.run(&members, &[]);
+        let (status, log) = std::mem::replace(&mut running, again).wait();
+        assert_eq!(status.code(), Some(0), "{log}");
+    }
+}
+
+#[test]
 fn a_refused_run_changes_nothing() {
     let files = Files::new(4);
     files.create(3, &["--assume-clean"]);

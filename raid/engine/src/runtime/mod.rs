@@ -309,7 +309,8 @@ impl Shared {
 #[derive(Debug)]
 struct Workers {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    /// Those that have not been ended.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What all workers together have done.
@@ -410,10 +411,11 @@ fn cache_memory(slab: &Arc<Slab>, pages: usize) -> io::Result<Arena> {
 
 impl Workers {
     fn start(shared: Arc<Shared>, threads: Vec<WorkerThread>) -> io::Result<Workers> {
-        let mut workers = Workers { shared, threads: Vec::new() };
+        let workers = Workers { shared, threads: Mutex::default() };
         for thread in threads {
             let name = format!("raid5-{}", thread.index);
-            workers.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);
+            let thread = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
+            workers.threads.lock().expect("no panic while held").push(thread);
         }
         Ok(workers)
     }
@@ -474,14 +476,25 @@ fn pages_of(members: MemberCount, stripe_cache_size: usize, seats: &[Option<Seat
     share.max(1) * members.len()
 }
 
-impl Drop for Workers {
-    fn drop(&mut self) {
+impl Workers {
+    /// Ends the workers, and with them whatever they still have at members. No client may be left.
+    fn end(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while held"));
+        if threads.is_empty() {
+            return;
+        }
         for worker in 0..self.shared.workers.len() {
             self.shared.tell(worker, WorkerMsg::End);
         }
-        for thread in self.threads.drain(..) {
+        for thread in threads {
             // A worker that panicked has said so already.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -174,6 +174,12 @@ impl Running {
         control.map_or(0, |thread| thread.join().unwrap_or(1))
     }
 
+    /// Ends the threads of an array that has been stopped: from now on nothing of it is sent to a member. To be called when no front end holds
+    /// a [`Client`] any more; dropping it does the same.
+    pub fn end(&self) {
+        self.workers.end();
+    }
+
     fn ask<T>(&self, ask: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Ask) -> Result<T, CommandError> {
         let (to, from) = sync_channel(1);
         self.send(ask(to))?;
