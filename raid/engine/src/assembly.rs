@@ -130,8 +130,8 @@ pub fn assemble_array(
         let io = |source| AssemblyError::Io { member: member.name.clone(), source };
         let superblock = read_superblock(opener, &member.device).map_err(io)?;
         let (handle, name) = (MemberHandle(index as u16), member.name.clone());
-        let (sectors, volatile) = (member.device.sectors(), member.device.volatile());
-        found.push((array::Device { handle, name, sectors, volatile }, superblock));
+        let (sectors, volatile, boot) = (member.device.sectors(), member.device.volatile(), member.device.boot());
+        found.push((array::Device { handle, name, sectors, volatile, boot }, superblock));
     }
     Ok(decide(&found, options, read_only, tunables)?)
 }

@@ -23,7 +23,8 @@ pub enum IoStatus {
     Failed,
     /// The member is gone: no answer within its dead time, or its file vanished.
     Gone,
-    /// A flush found that the member had restarted: what it had not flushed before may be lost.
+    /// The member was found restarted, and the array has not decided yet what that means: what it had not flushed may be lost, so the
+    /// request does not count as carried out.
     Restarted,
     /// Another host holds the reservation (AoE error 6).
     Fenced,
@@ -132,6 +133,60 @@ pub enum MemberState {
     Absent,
 }
 
+/// Boot numbers of a device that tells them: that of the start which the array goes on, and those of before. They have no order of their
+/// own, so earlier ones are remembered. So few are enough: nothing of an earlier start is heard for long after the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Boots {
+    now: Option<u32>,
+    before: [Option<u32>; 3],
+}
+
+/// What start of a device an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// The one that the array goes on, as far as can be told.
+    This,
+    /// One of before.
+    Earlier,
+    /// One that the array does not go on yet.
+    Later,
+}
+
+impl Boots {
+    /// Of a device of which this start is known, or that tells none.
+    pub fn new(boot: Option<u32>) -> Boots {
+        Boots { now: boot, before: [None; 3] }
+    }
+
+    /// The start that the array goes on.
+    pub fn now(&self) -> Option<u32> {
+        self.now
+    }
+
+    /// What an answer with this number comes from.
+    pub fn judge(&self, boot: u32) -> AnsweredBy {
+        match self.now {
+            None => AnsweredBy::This,
+            Some(now) if now == boot => AnsweredBy::This,
+            Some(_) if self.before.contains(&Some(boot)) => AnsweredBy::Earlier,
+            Some(_) => AnsweredBy::Later,
+        }
+    }
+
+    /// The array goes on this start from now on.
+    pub fn accept(&mut self, boot: u32) {
+        if let Some(now) = self.now.replace(boot).filter(|now| *now != boot) {
+            self.pass_over(now);
+        }
+    }
+
+    /// Nobody will go on this start any more.
+    pub fn pass_over(&mut self, boot: u32) {
+        self.before.rotate_right(1);
+        self.before[0] = Some(boot);
+    }
+}
+
 /// One role of the array in a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberView {
@@ -141,9 +196,8 @@ pub struct MemberView {
     pub handle: MemberHandle,
     /// Where the member's data area starts on the device.
     pub data_offset: Sector,
-    /// How often the device was restarted and kept its place all the same: a flush that was answered by
-    /// [`IoStatus::Restarted`] is repeated when this has changed.
-    pub restarts: u32,
+    /// The start of the device that the array goes on, and those of before.
+    pub boots: Boots,
 }
 
 /// What every worker must know of the array's state. Made by the array, replaced whole; workers act on the newest.
@@ -161,10 +215,20 @@ pub struct View {
     pub suspended: bool,
     /// Writes are refused.
     pub read_only: bool,
+    /// Another host has the members: writes are refused, and those that were sent are called back.
+    pub fenced: bool,
     /// md's `rmw_level`.
     pub rmw_level: RmwLevel,
     /// The array is stopping and held requests end with [`IoStatus::Stopped`] rather than wait for members.
     pub abandon: bool,
+}
+
+impl View {
+    /// The start of a device that this view goes on; the outer `None` of one that is absent.
+    pub fn goes_on(&self, handle: MemberHandle) -> Option<Option<u32>> {
+        let mut members = self.members.iter();
+        members.find(|m| m.handle == handle && m.state != MemberState::Absent).map(|m| m.boots.now())
+    }
 }
 
 /// Array → every worker.
@@ -199,13 +263,21 @@ pub enum Report {
         /// The view's.
         generation: u32,
     },
-    /// A member answered a request with an error (`Failed`, `Gone`, `Restarted`, `Fenced`, or `Medium` on a write); the requests
+    /// A member answered a request with an error (`Failed`, `Gone`, `Fenced`, or `Medium` on a write); the requests
     /// concerned wait for a view in which it is absent.
     MemberError {
         /// Its device.
         handle: MemberHandle,
         /// What it said.
         status: IoStatus,
+    },
+    /// A member's answer came from a start of it that the view does not go on; the requests concerned wait for a view that does, or in
+    /// which it is absent.
+    MemberBoot {
+        /// Its device.
+        handle: MemberHandle,
+        /// The boot number.
+        boot: u32,
     },
     /// A read error was mended by reconstruction and rewriting.
     Corrected {

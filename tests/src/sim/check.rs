@@ -1,5 +1,7 @@
 //! What the disks must hold at certain moments: when a write is acknowledged, when all is at rest, and at the end.
 
+use std::time::Duration;
+
 use raid_core::md::Role;
 use raid_core::units::{MemberIndex, Sector, StripeIndex};
 
@@ -31,8 +33,33 @@ impl World {
         }
     }
 
-    /// A write was acknowledged: a member that lacks it must be recorded as lost, durably, on all others.
-    pub(super) fn check_acknowledged(&mut self, id: WriteId, at: u64, sectors: u64) {
+    /// Forgets what lost members held in rows that were being written when an engine ended, once and for all members that are lost before parity
+    /// is right again. RAID without a journal promises no more: some of a row's new blocks may be on their members and some not, so the
+    /// others and their parity do not tell what the lost one held, and no engine could. While the member is only silent, it is waited for.
+    pub(super) fn follow_risk(&mut self) {
+        if self.risk.is_empty() {
+            return;
+        }
+        if self.is_healthy() {
+            let sectors = std::mem::take(&mut self.risk);
+            self.risk_cached.1.extend(sectors);
+            self.risk_cached.0 = self.step;
+            return;
+        }
+        let slots = self.geometry.members().indices();
+        let lost: Vec<MemberIndex> = slots.filter(|slot| self.in_slot(*slot).is_none()).collect();
+        if lost != self.forgotten {
+            let sectors = std::mem::take(&mut self.risk);
+            self.forget_columns(&sectors, &lost);
+            self.risk = sectors;
+            self.forgotten = lost;
+        }
+    }
+
+    /// A write that was submitted at `since` was acknowledged: a member that lacks it must be recorded as lost, durably, on all others. One that was
+    /// restarted since then is excused: it may have had the write in its cache and answered, and nobody can know of the restart before
+    /// something is heard of it again. That it is recorded before the next flush ends shows at rest.
+    pub(super) fn check_acknowledged(&mut self, id: WriteId, at: u64, sectors: u64, since: Duration) {
         if self.model.is_lost(id) {
             return;
         }
@@ -42,19 +69,22 @@ impl World {
             let place = self.geometry.locate(Sector(sector));
             let wanted = self.model.data_of(id, sector);
             let holder = self.holders[place.member.index()];
+            if holder.is_some_and(|host| self.hosts[host].restarted_at.is_some_and(|at| at >= since)) {
+                continue;
+            }
             let holds = holder.is_some_and(|host| {
                 let disk = self.hosts[host].disk.lock();
                 let offset = disk.visible.as_ref().map_or(0, |superblock| superblock.data_offset.0);
                 disk.sector(offset + place.member_sector.0) == wanted
             });
             if !holds {
-                self.check_recorded(place.member, place.member_sector, sector);
+                self.check_recorded(place.member, place.member_sector, (sector, id, since));
             }
         }
     }
 
     /// Whether each member in sync says durably that a slot has no right data at this place.
-    fn check_recorded(&self, slot: MemberIndex, at: Sector, sector: u64) {
+    fn check_recorded(&self, slot: MemberIndex, at: Sector, write: (u64, WriteId, Duration)) {
         let others = self.in_sync().into_iter().enumerate();
         for host in others.filter(|(other, _)| *other != slot.index()).filter_map(|(_, host)| host) {
             let disk = self.hosts[host].disk.lock();
@@ -66,8 +96,8 @@ impl World {
             let recovering = number.is_some_and(|number| self.is_recovering(number as u32, host, at));
             if number.is_some() && !recovering {
                 self.fail(format!(
-                    "a write of sector {sector} was acknowledged that slot {slot} lacks, and {} counts on it",
-                    self.hosts[host].name
+                    "write {} of sector {}, asked for at {:?}, was acknowledged, but slot {slot} lacks it, and {} counts on it",
+                    write.1, write.0, write.2, self.hosts[host].name
                 ));
             }
         }

@@ -115,7 +115,7 @@ impl World {
             Fault::Crash | Fault::Power => self.crash_somewhere(fault == Fault::Power),
             Fault::Stop => {
                 self.stop();
-                self.start_again(&[]);
+                self.start_again();
             }
             Fault::StopSuspended => self.stop_while_suspended(),
             Fault::Check => self.check_action(),
@@ -299,8 +299,12 @@ impl World {
         self.set_up(host, false);
         self.hosts[host].dead = true;
         self.note(format!("{} is dead", self.hosts[host].name));
-        // Nobody misses it before it is asked for something.
+        // Nobody misses it before it is asked for something; one without a flush has to be written to, as it may hold nothing but parity.
         self.flush_all();
+        if self.hosts[host].target.kind() == Kind::Vblade {
+            self.submit(0, Op::Write { fua: false }, 0, self.geometry.stripe_sectors().0);
+            self.engine.as_mut().expect("the engine runs").loads[0].client.unplug();
+        }
         self.expect("given up", HEAL_TIME, move |world| !world.member_hosts().contains(&host));
     }
 
@@ -309,6 +313,8 @@ impl World {
         let kind = self.shape.targets[self.rng.below(self.shape.targets.len() as u64) as usize];
         let host = self.add_host(kind);
         self.set_faults(self.faults);
+        // No beacon of its start is under way any more: one that came later would mean that it was started anew.
+        self.run_for(super::shape::LIFETIME);
         let engine = self.engine.as_ref().expect("the engine runs");
         let device = self.device(host, &engine.links);
         let uuid = [0x80 + host as u8; 16];
@@ -370,8 +376,8 @@ impl World {
         {
             self.set_up(host, false);
         }
-        let risk = self.crash(power);
-        self.start_again(&risk);
+        self.crash(power);
+        self.start_again();
         if self.rng.below(2) == 0 {
             self.all_up();
         }
@@ -391,9 +397,13 @@ impl World {
         }
         let time = self.upto(Duration::from_secs(3));
         self.run_for(time);
-        let risk = self.stop_suspended();
+        if !suspended(self) {
+            // One that goes on is stopped when its clients have nothing outstanding.
+            return self.all_up();
+        }
+        self.stop_suspended();
         self.all_up();
-        self.start_again(&risk);
+        self.start_again();
     }
 
     /// A check or repair under load finds nothing.

@@ -80,6 +80,7 @@ impl World {
                 name: host.name.clone(),
                 sectors: disk.sectors(),
                 volatile,
+                boot: host.boot(),
             };
             found.push((device, disk.visible.clone()));
         }
@@ -132,7 +133,8 @@ impl World {
             Kind::Ours | Kind::Plain => Durability::Durable,
         };
         let links: Arc<dyn Links> = Arc::clone(links) as _;
-        Device::Aoe(Arc::new(AoeDisk::known(links, host.address, host.disk.lock().sectors(), durability)))
+        let sectors = host.disk.lock().sectors();
+        Device::Aoe(Arc::new(AoeDisk::known(links, host.address, sectors, durability, host.boot())))
     }
 
     /// Starts an engine; the array must be one that starts.
@@ -142,9 +144,9 @@ impl World {
         }
     }
 
-    /// Starts an engine after one ended somehow, with `risk` the sectors whose rows were being written. Members that are only away are brought back where that
-    /// helps; where members are lost the array is forced, and what they held in those rows is unknown.
-    pub(super) fn start_again(&mut self, risk: &[u64]) {
+    /// Starts an engine after one ended somehow. Members that are only away are brought back where that helps; where members are lost the array is forced,
+    /// and what they held in rows that were being written is unknown.
+    pub(super) fn start_again(&mut self) {
         self.run_for(LIFETIME + Duration::from_millis(1));
         self.abandoning = false;
         let mut refused = match self.start_engine(false, &mut Vec::new()) {
@@ -168,7 +170,16 @@ impl World {
         if lacking.is_empty() {
             self.fail(format!("the array was refused though all members are in sync: {refused}"));
         }
-        self.forget_columns(risk, &lacking);
+        let risk = self.risk.clone();
+        self.forget_columns(&risk, &lacking);
+    }
+
+    /// From now on the rows of these sectors are at risk, too.
+    fn add_risk(&mut self, sectors: Vec<u64>) {
+        self.risk.extend(sectors);
+        self.risk.sort_unstable();
+        self.risk.dedup();
+        self.forgotten.clear();
     }
 
     /// What members in these slots held beside these sectors is unknown.
@@ -186,8 +197,8 @@ impl World {
         self.model.unknown(self.step, unknown);
     }
 
-    /// The engine's process is killed; with `power` all shelves lose their power, too. Answers with the sectors whose rows are at risk.
-    pub(super) fn crash(&mut self, power: bool) -> Vec<u64> {
+    /// The engine's process is killed; with `power` all shelves lose their power, too.
+    pub(super) fn crash(&mut self, power: bool) {
         let engine = self.engine.take().expect("the engine runs");
         self.detail = None;
         let risk = self.model.at_risk(power);
@@ -204,7 +215,8 @@ impl World {
                 self.start_target(host, true);
             }
         }
-        risk
+        let cached = std::mem::take(&mut self.risk_cached.1);
+        self.add_risk(if power { [risk, cached].concat() } else { risk });
     }
 
     /// Stops the array while clients have nothing outstanding. It ends well, unless it is suspended on the way; whether it did.
@@ -220,13 +232,13 @@ impl World {
         self.end_engine();
         if exit == Some(0) {
             self.step += 1;
-            self.model.flushed(self.step);
+            self.flushed(self.step);
         }
         exit == Some(0)
     }
 
-    /// Stops an array that is suspended: what clients wait for ends with an error. Answers with the sectors whose rows are at risk.
-    pub(super) fn stop_suspended(&mut self) -> Vec<u64> {
+    /// Stops an array that is suspended: what clients wait for ends with an error.
+    pub(super) fn stop_suspended(&mut self) {
         self.left = 0;
         self.abandoning = true;
         let risk = self.model.at_risk(false);
@@ -239,7 +251,7 @@ impl World {
         }
         self.expect("all requests ended", Duration::from_secs(10), World::is_idle);
         self.end_engine();
-        risk
+        self.add_risk(risk);
     }
 
     fn await_exit(&mut self) -> Option<i32> {

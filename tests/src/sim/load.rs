@@ -73,12 +73,14 @@ impl World {
                 moved = true;
             }
             let now = self.now;
-            if self.left > 0 && self.loads()[index].wake <= now {
+            // Who never pauses is woken by replies.
+            let full = self.think.is_zero() && self.loads()[index].asked.len() >= self.shape.depth;
+            if self.left > 0 && !full && self.loads()[index].wake <= now {
                 moved |= self.submit_burst(index);
                 let pause = self.rng.below(self.think.as_micros() as u64 + 1);
                 self.loads()[index].wake = now + Duration::from_micros(pause + 1);
             }
-            if self.left > 0 {
+            if self.left > 0 && !full {
                 wake = wake.min(self.loads()[index].wake);
             }
         }
@@ -190,14 +192,22 @@ impl World {
             Op::Write { fua } | Op::WriteZeroes { fua } => {
                 self.model.ended(self.step, asked.write, ok, fua);
                 if ok {
-                    self.check_acknowledged(asked.write, asked.at, asked.sectors);
+                    self.check_acknowledged(asked.write, asked.at, asked.sectors, asked.time);
                 }
             }
-            Op::Flush if ok => self.model.flushed(asked.step),
+            Op::Flush if ok => self.flushed(asked.step),
             Op::Flush => {}
         }
         if let Some(buf) = reply.buf {
             self.loads()[index].client.free(buf);
+        }
+    }
+
+    /// A flush that was submitted at this step was acknowledged.
+    pub(super) fn flushed(&mut self, from: u64) {
+        self.model.flushed(from);
+        if from > self.risk_cached.0 {
+            self.risk_cached.1.clear();
         }
     }
 

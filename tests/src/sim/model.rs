@@ -69,6 +69,8 @@ pub struct Model {
     unflushed: Vec<WriteId>,
     /// Initial contents are data of write 0, not zeroes.
     garbage: bool,
+    /// When caches were last lost.
+    lost_at: u64,
     /// The oldest read under way began at this step or later.
     pub floor: u64,
 }
@@ -78,7 +80,7 @@ impl Model {
     pub fn new(garbage: bool) -> Model {
         let initial = Write { zeroes: !garbage, submitted: 0, ended: 0, ok: true, durable: true, lost: None };
         let (sectors, unflushed) = (BTreeMap::new(), Vec::new());
-        Model { writes: vec![initial], sectors, unflushed, garbage, floor: 0 }
+        Model { writes: vec![initial], sectors, unflushed, garbage, lost_at: 0, floor: 0 }
     }
 
     /// Begins a write and names it.
@@ -126,6 +128,7 @@ impl Model {
 
     /// Caches were lost: what was not flushed may be gone.
     pub fn caches_lost(&mut self, step: u64) {
+        self.lost_at = step;
         for write in self.writes.iter_mut().filter(|write| !write.durable) {
             write.lost = Some(step);
         }
@@ -171,7 +174,9 @@ impl Model {
             return Err(format!("sector {sector} holds {value:?} in steps {from}..{to}; its history: {history:?}"));
         };
         let quiet = |entry: &Entry| self.writes[entry.write as usize].ended < from;
-        if visible.len() > 1 && entries.iter().all(quiet) && seen.data != UNKNOWN {
+        // One that was under way when caches were lost may have read what was there before.
+        let settles = self.lost_at < from && seen.data != UNKNOWN;
+        if visible.len() > 1 && entries.iter().all(quiet) && settles {
             let settled = Entry { data: seen.data, write: 0 };
             self.settle(sector, settled, from, to);
         }

@@ -13,7 +13,7 @@ use aoe_proto::wire::{Address, MacAddr};
 use aoe_sim::{Direction, Faults, HostId, Network, PortConfig, PortId, Rng, Span};
 use raid_core::geometry::Geometry;
 use raid_core::parity::Kernels;
-use raid_core::units::MemberCount;
+use raid_core::units::{MemberCount, MemberIndex};
 use raid_engine::array::{ArrayState, Detail};
 use raid_engine::runtime::stepped::Stepped;
 use raid_engine::slab::Slab;
@@ -64,8 +64,17 @@ pub struct MemberHost {
     pub up: bool,
     /// Starts so far.
     pub boots: u32,
+    /// When it was last started anew.
+    pub restarted_at: Option<Duration>,
     /// Never comes back.
     pub dead: bool,
+}
+
+impl MemberHost {
+    /// Which start of it answers, where it tells.
+    pub fn boot(&self) -> Option<u32> {
+        (self.target.kind() == Kind::Ours).then_some(self.boots)
+    }
 }
 
 /// A running engine and its clients.
@@ -135,6 +144,13 @@ pub struct World {
     pub abandoning: bool,
     /// Seconds since 1970 at the start.
     pub report: Report,
+    /// Sectors whose rows were being written when an engine ended, until all members are in sync and parity is right: what a member that is lost
+    /// before that held in these rows is unknown, as nothing else tells.
+    pub risk: Vec<u64>,
+    /// Those where parity is right again, but may be so in caches alone; and since which step.
+    pub risk_cached: (u64, Vec<u64>),
+    /// Slots whose part of that has been forgotten.
+    pub forgotten: Vec<MemberIndex>,
     /// The last host known in each slot.
     pub holders: Vec<Option<usize>>,
     /// For the report of a failure.
@@ -180,6 +196,9 @@ impl World {
             flush_faults: false,
             abandoning: false,
             report: Report::default(),
+            risk: Vec::new(),
+            risk_cached: (0, Vec::new()),
+            forgotten: Vec::new(),
             holders: vec![None; members.len()],
             events: Arc::clone(events),
             next_wake: Duration::ZERO,
@@ -190,6 +209,9 @@ impl World {
         }
         world.calm_network();
         world.create();
+        if world.shape.garbage {
+            world.risk.extend(0..world.geometry.array_sectors().0);
+        }
         // No beacon of these starts is under way any more.
         world.run_for(LIFETIME);
         world
@@ -212,7 +234,18 @@ impl World {
         let address = Address::new(9, index as u8);
         let info = PortInfo { mac: MacAddr(mac(2, index)), mtu: self.shape.mtu as u32 };
         let target = Target::new(kind, address, disk.clone(), info, self.shape.buffers);
-        self.hosts.push(MemberHost { name, address, disk, target, host, port, up: true, boots: 0, dead: false });
+        self.hosts.push(MemberHost {
+            name,
+            address,
+            disk,
+            target,
+            host,
+            port,
+            up: true,
+            boots: 0,
+            restarted_at: None,
+            dead: false,
+        });
         self.start_target(index, false);
         index
     }
@@ -222,6 +255,7 @@ impl World {
         let now = self.now;
         let host = &mut self.hosts[index];
         host.boots += 1;
+        host.restarted_at = anew.then_some(now);
         let changes_from = if anew { now + LIFETIME } else { now };
         let network = &mut self.ether.lock().expect("one thread").network;
         let port = host.port;
@@ -345,6 +379,7 @@ impl World {
         }
         self.detail = Some(detail);
         self.follow_holders();
+        self.follow_risk();
         if self.now >= self.next_wake {
             self.next_wake = self.now + Duration::from_secs(1);
             self.look_for_stuck();

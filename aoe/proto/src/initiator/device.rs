@@ -32,6 +32,28 @@ pub(super) mod pending {
     pub(in super::super) const SIZE: u16 = 1 << 7;
 }
 
+/// Boot numbers that a device has had, newest first. They have no order of their own, so those of before are remembered: a late reply
+/// must not look like another restart. So few are enough, as a frame is under way for a second at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Boots([Option<u32>; 4]);
+
+impl Boots {
+    /// The present one, as far as is known.
+    pub(super) fn newest(&self) -> Option<u32> {
+        self.0[0]
+    }
+
+    /// Takes in that a reply had this number. Whether it means that the target was restarted since the last one.
+    pub(super) fn heard(&mut self, boot: u32) -> bool {
+        if self.0.contains(&Some(boot)) {
+            return false;
+        }
+        self.0.rotate_right(1);
+        self.0[0] = Some(boot);
+        self.0[1].is_some()
+    }
+}
+
 pub(super) struct Device {
     pub(super) address: Address,
     pub(super) generation: u32,
@@ -41,6 +63,8 @@ pub(super) struct Device {
     pub(super) closed: usize,
     /// Known from the first IDENTIFY on, until the device is given up.
     pub(super) identity: Option<Identify>,
+    /// The starts of our shelf that were heard of; they outlive the identity.
+    pub(super) boots: Boots,
     pub(super) durability: Durability,
     /// A flush was done once: from then on a failed one is a failure.
     pub(super) flush_worked: bool,
@@ -101,6 +125,7 @@ impl Device {
             credits,
             closed,
             identity: None,
+            boots: Boots::default(),
             durability: Durability::Durable,
             flush_worked: false,
             buffer_count: 0,
@@ -221,6 +246,16 @@ mod tests {
         ] {
             assert_eq!(Device::judge_durability(&identify), durability, "{identify:?}");
         }
+    }
+
+    #[test]
+    fn a_late_reply_of_an_earlier_start_is_no_restart() {
+        let mut boots = Boots::default();
+        assert_eq!((boots.heard(7), boots.newest()), (false, Some(7)));
+        assert!(!boots.heard(7));
+        assert!(boots.heard(5) && boots.heard(9));
+        assert!(!boots.heard(7) && !boots.heard(5));
+        assert_eq!(boots.newest(), Some(9));
     }
 
     #[test]

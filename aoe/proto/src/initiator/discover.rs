@@ -304,7 +304,15 @@ impl Initiator {
 
     fn found(&mut self, now: Duration, at: u16, identify: Identify) {
         let interval = self.tunables.requery();
+        // It may have been given up and be back.
+        self.heard_boot(at, identify.boot_number());
         let device = &mut self.devices[at as usize];
+        // A beacon that it was found by, and copies of that, are of this start.
+        for path in &mut device.paths {
+            if core::mem::take(&mut path.after_beacon) {
+                device.beacon_quiet_until = now + BEACON_QUIET;
+            }
+        }
         device.durability = Device::judge_durability(&identify);
         device.identity = Some(identify);
         device.flush_worked = false;
@@ -314,7 +322,7 @@ impl Initiator {
     }
 
     fn found_again(&mut self, now: Duration, at: u16, path_index: u8, known: &Identify, identify: Identify) {
-        self.check_boot(at, identify.boot);
+        self.heard_boot(at, identify.boot_number());
         let after_beacon = core::mem::take(&mut self.path_mut(at, path_index).after_beacon);
         if after_beacon && self.heard_beacon(now, at) {
             self.tell(at, pending::RESTARTED);

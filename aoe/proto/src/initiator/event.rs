@@ -57,7 +57,7 @@ impl Initiator {
             let identify = state.identity;
             let event = match flag {
                 pending::GONE => Event::Gone { device },
-                pending::RESTARTED => Event::Restarted { device },
+                pending::RESTARTED => Event::Restarted { device, boot: state.boots.newest() },
                 pending::FENCED => Event::Fenced { device },
                 pending::UNUSABLE => Event::Unusable { device, logical_sector: state.logical_sector },
                 pending::CONFLICT => Event::Conflict { device, port: state.conflict.0, mac: state.conflict.1 },

@@ -77,6 +77,10 @@ pub(super) struct RequestState {
     /// When its first frame was first sent: the one clock of `aoe_silence` and `aoe_deadsecs`.
     pub(super) first_sent: Option<Duration>,
     pub(super) frames: List<OF_REQUEST>,
+    /// The boot number in the last reply to it.
+    pub(super) boot: Option<u32>,
+    /// Replies to it had different boot numbers.
+    pub(super) boots_differ: bool,
     links: [Links; 2],
 }
 
@@ -94,6 +98,8 @@ impl RequestState {
             queue: Queue::None,
             first_sent: None,
             frames: List::EMPTY,
+            boot: None,
+            boots_differ: false,
             links: [Links::OFF; 2],
         }
     }

@@ -14,7 +14,7 @@ use super::path::PathState;
 use super::slab::NONE;
 use super::types::{Arrived, Durability, Op, Status, VolatileReason};
 use crate::port::PortId;
-use crate::wire::{self, AoeError, AtaError, AtaReply, Command, Header, Identify};
+use crate::wire::{self, AoeError, AtaError, AtaReply, Command, Header, Identify, Opcode};
 
 impl Initiator {
     /// Takes a received frame, from the Ethernet header on. Read data that it brings must be copied to the request's
@@ -68,7 +68,9 @@ impl Initiator {
     fn handle_reply<'a>(&mut self, now: Duration, index: u32, reply: &AtaReply, data: &'a [u8]) -> Option<Arrived<'a>> {
         let frame = &self.frames[index];
         let (at, request) = (frame.device, frame.request);
+        let boot = self.boot_in(index, reply);
         if request == NONE {
+            self.heard_boot(at, boot);
             self.counters.late += 1;
             self.count_reply(now, index);
             self.free_frame(index);
@@ -83,8 +85,12 @@ impl Initiator {
             return None;
         }
         self.count_reply(now, index);
+        let restarted = self.heard_boot(at, boot);
+        let state = &mut self.requests[request];
+        state.boots_differ |= state.boot.is_some() && state.boot != boot;
+        state.boot = boot;
         if op == Op::Flush {
-            return self.flush_answered(now, index, reply, status);
+            return self.flush_answered(now, index, reply, (status, restarted));
         }
         if status != Status::Ok {
             self.end_frame_with_error(now, index, status);
@@ -202,13 +208,13 @@ impl Initiator {
         self.end_frame_with_error(now, index, status);
     }
 
-    /// Ends a flush, and learns from it: whether the device has flushes, and whether our shelf restarted.
+    /// Ends a flush, and learns from it whether the device has flushes. `restarted`: this reply is the first of a new start.
     fn flush_answered<'a>(
         &mut self,
         now: Duration,
         index: u32,
         reply: &AtaReply,
-        status: Status,
+        (status, restarted): (Status, bool),
     ) -> Option<Arrived<'a>> {
         let frame = &self.frames[index];
         let (at, request, opcode) = (frame.device, frame.request, frame.ata.opcode);
@@ -225,7 +231,7 @@ impl Initiator {
             self.now_volatile(at, VolatileReason::FlushAborted);
         } else if status == Status::Ok {
             device.flush_worked = true;
-            if self.check_boot(at, reply.boot_number()) {
+            if restarted {
                 status = Status::Restarted;
             }
         }
@@ -243,17 +249,25 @@ impl Initiator {
         }
     }
 
-    /// Notes a boot number of our shelf; true if it is a new one.
-    pub(super) fn check_boot(&mut self, at: u16, boot: u32) -> bool {
-        let device = &mut self.devices[at as usize];
-        match &mut device.identity {
-            Some(identity) if identity.is_ours() && identity.boot != boot => {
-                identity.boot = boot;
-                self.tell(at, pending::RESTARTED);
-                true
-            }
-            _ => false,
+    /// The boot number in a reply, if there is one.
+    fn boot_in(&self, index: u32, reply: &AtaReply) -> Option<u32> {
+        let frame = &self.frames[index];
+        let identity = self.devices[frame.device as usize].identity.as_ref()?;
+        let tells = match frame.ata.opcode {
+            opcode if opcode.is_flush() => identity.is_ours(),
+            Opcode::IDENTIFY => false,
+            _ => identity.tells_boot(),
+        };
+        tells.then(|| reply.boot_number())
+    }
+
+    /// Notes a boot number of our shelf, if there is one; true if it is that of a restart.
+    pub(super) fn heard_boot(&mut self, at: u16, boot: Option<u32>) -> bool {
+        let restarted = boot.is_some_and(|boot| self.devices[at as usize].boots.heard(boot));
+        if restarted {
+            self.tell(at, pending::RESTARTED);
         }
+        restarted
     }
 
     /// A reply of the device itself came: it is no longer silent, unless some request is still overdue.

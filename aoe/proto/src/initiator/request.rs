@@ -26,7 +26,7 @@ impl Initiator {
             Op::Identify => 1,
         };
         if request.op == Op::Flush && device.durability == Durability::Volatile(VolatileReason::NoFlush) {
-            self.complete(request.id, Status::Volatile);
+            self.complete(request.id, Status::Volatile, None);
             return Ok(());
         }
         let owner = Owner::Caller(request.id);
@@ -134,6 +134,8 @@ impl Initiator {
         let (at, owner) = (request.device, request.owner);
         let (queue, active, range) = (request.queue, request.active, request.range());
         let aged = request.first_sent.is_some();
+        let (boots_differ, newest) = (request.boots_differ, self.devices[at as usize].boots.newest());
+        let boot = if boots_differ { newest } else { request.boot };
         let device = &mut self.devices[at as usize];
         match (queue, owner) {
             (Queue::Ready, Owner::Caller(_)) => device.ready.remove(&mut self.requests, index),
@@ -149,7 +151,8 @@ impl Initiator {
                 if aged {
                     device.unanswered.remove(&mut self.requests, index);
                 }
-                self.complete(id, status);
+                let differ = status == Status::Ok && boots_differ;
+                self.complete(id, if differ { Status::Restarted } else { status }, boot);
             }
             Owner::Prove { path } | Owner::Probe { path } => {
                 device.paths[path as usize].pinned = None;
@@ -176,8 +179,8 @@ impl Initiator {
         }
     }
 
-    fn complete(&mut self, id: RequestId, status: Status) {
-        self.completions.push_back(Completion { id, status });
+    fn complete(&mut self, id: RequestId, status: Status, boot: Option<u32>) {
+        self.completions.push_back(Completion { id, status, boot });
     }
 
     /// Closes the sectors of a write's frame of which a copy may still arrive: the last of those left at `sent`.

@@ -85,7 +85,8 @@ pub enum Status {
     Ok,
     /// A flush that the device can't do: no failure, but nothing was made durable. The device is volatile.
     Volatile,
-    /// A flush that was done by a target which had restarted since: what was written before may be lost.
+    /// A flush that was done by a target which had restarted since, so that what was written before may be lost; or a read or write of
+    /// which parts were done by different starts of the target, so that what was written may be lost and what was read may be older.
     Restarted,
     /// The medium can't read (or write) some of the sectors.
     Medium,
@@ -112,6 +113,9 @@ pub struct Completion {
     pub id: RequestId,
     /// How it ended.
     pub status: Status,
+    /// Which start of the target did it, where that is our shelf and tells: the boot number in its replies, the last one heard if they
+    /// differ. What one start acknowledged and did not flush, another may lack.
+    pub boot: Option<u32>,
 }
 
 /// Whether a flush of a device can be relied on.
@@ -208,6 +212,8 @@ pub enum Event {
     Restarted {
         /// The device.
         device: DeviceId,
+        /// Its new boot number, if it has such a number.
+        boot: Option<u32>,
     },
     /// The target is reserved by somebody else.
     Fenced {

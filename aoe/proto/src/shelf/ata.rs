@@ -52,6 +52,12 @@ impl Kind {
         matches!(self, Kind::Write | Kind::Trim | Kind::Flush | Kind::Standby | Kind::Features)
     }
 
+    /// Its reply carries the boot number where the address would be: what was read, written or flushed is to be told from what
+    /// another start of the target did.
+    fn tells_boot(self) -> bool {
+        matches!(self, Kind::Read | Kind::Verify | Kind::Write | Kind::Trim | Kind::Flush)
+    }
+
     /// Changes what is read later.
     fn changes_data(self) -> bool {
         matches!(self, Kind::Write | Kind::Trim)
@@ -91,7 +97,7 @@ impl<S: BlockStore> Shelf<S> {
             Some(error) => Verdict::Refuse(error),
             None => {
                 let executed = self.execute(index, call, &request, kind, reply);
-                self.emit_ata(index, call, executed, reply)
+                self.emit_ata(index, call, kind, executed, reply)
             }
         }
     }
@@ -132,7 +138,7 @@ impl<S: BlockStore> Shelf<S> {
         };
         match answer {
             Answer::Refused(error) => Verdict::Refuse(error),
-            Answer::Done(registers) => self.emit_ata(index, call, (registers, 0), reply),
+            Answer::Done(registers) => self.emit_ata(index, call, kind, (registers, 0), reply),
         }
     }
 
@@ -166,12 +172,11 @@ impl<S: BlockStore> Shelf<S> {
 
     /// Executes a command that must not be executed again.
     fn execute_change(&mut self, index: usize, request: &AtaRequest, kind: Kind, data: &[u8]) -> AtaReply {
-        let boot = self.identity.boot;
         let device = &mut self.devices[index];
         match kind {
             Kind::Write => device.write(request, data),
             Kind::Trim => device.trim(request, data),
-            Kind::Flush => device.flush(request, boot),
+            Kind::Flush => device.flush(request),
             Kind::Standby => device.standby(request),
             Kind::Features => device.set_features(request),
             Kind::Read | Kind::Verify | Kind::Identify | Kind::Other | Kind::Unknown => failed(request, AtaError::ABRT),
@@ -179,8 +184,11 @@ impl<S: BlockStore> Shelf<S> {
     }
 
     /// Puts header and registers in front of the data that are in the reply already.
-    fn emit_ata(&mut self, index: usize, call: &Call<'_>, executed: Executed, reply: &mut [u8]) -> Verdict {
-        let (registers, len) = executed;
+    fn emit_ata(&mut self, index: usize, call: &Call<'_>, kind: Kind, executed: Executed, reply: &mut [u8]) -> Verdict {
+        let (mut registers, len) = executed;
+        if kind.tells_boot() {
+            registers.lba = AtaReply::boot_number_lba(self.identity.boot);
+        }
         let device = &mut self.devices[index];
         if registers.status.is_error() {
             device.counters.ata_errors += 1;

@@ -145,14 +145,8 @@ impl<S: BlockStore> Device<S> {
         }
     }
 
-    /// Flushes; `boot` goes into the reply.
-    pub(super) fn flush(&mut self, request: &AtaRequest, boot: u32) -> AtaReply {
-        let reply = self.flush_for(request);
-        AtaReply { lba: AtaReply::boot_number_lba(boot), ..reply }
-    }
-
-    /// Flushes as a part of another command.
-    fn flush_for(&mut self, request: &AtaRequest) -> AtaReply {
+    /// Flushes, by itself or as a part of another command.
+    pub(super) fn flush(&mut self, request: &AtaRequest) -> AtaReply {
         self.counters.flushes += 1;
         match self.store.flush() {
             Ok(()) => done(request),
@@ -181,7 +175,7 @@ impl<S: BlockStore> Device<S> {
 
     /// STANDBY IMMEDIATE, STANDBY, SLEEP: nothing but a flush happens.
     pub(super) fn standby(&mut self, request: &AtaRequest) -> AtaReply {
-        self.flush_for(request)
+        self.flush(request)
     }
 
     /// SET FEATURES.
@@ -193,7 +187,7 @@ impl<S: BlockStore> Device<S> {
             }
             // What was written so far must be as durable as what is written from now on.
             feature::WRITE_CACHE_OFF => {
-                let reply = self.flush_for(request);
+                let reply = self.flush(request);
                 self.write_cache_on &= reply.status.is_error();
                 reply
             }
@@ -226,6 +220,7 @@ impl<S: BlockStore> Device<S> {
             wwn: config.wwn,
             boot: shelf.boot,
             dedupe_flag: true,
+            boot_flag: true,
             ..Identify::disk(self.sectors())
         };
         let data = reply[ATA_HEADER..].first_chunk_mut::<SECTOR>().expect("a reply buffer holds a sector");

@@ -211,9 +211,17 @@ fn ata_reply(request: &AtaRequest, reply: &[u8]) -> Result<(AtaReply, Vec<u8>), 
     Ok((registers, rest[..len].to_vec()))
 }
 
-/// The registers of a success with the request's address.
+/// What is in the place of the request's address: the boot number, where the reply tells it.
+fn told(request: &AtaRequest) -> LbaBytes {
+    let verify = [Opcode::READ_VERIFY, Opcode::READ_VERIFY_EXT].contains(&request.opcode);
+    let trim = request.opcode == Opcode::DATA_SET_MANAGEMENT;
+    let data = request.opcode.is_read() || request.opcode.is_write() || request.opcode.is_flush();
+    if verify || trim || data { AtaReply::boot_number_lba(BOOT) } else { request.lba }
+}
+
+/// The registers of a success.
 fn ok(request: &AtaRequest) -> AtaReply {
-    AtaReply { flags: request.flags, error: AtaError(0), sectors: 0, status: Status(0x40), lba: request.lba }
+    AtaReply { flags: request.flags, error: AtaError(0), sectors: 0, status: Status(0x40), lba: told(request) }
 }
 
 /// The registers of a failure.
@@ -223,7 +231,7 @@ fn failure(request: &AtaRequest, error: u8) -> AtaReply {
         error: AtaError(error),
         sectors: request.sectors,
         status: Status(0x41),
-        lba: request.lba,
+        lba: told(request),
     }
 }
 

@@ -294,7 +294,8 @@ impl AtaReply {
         emit_registers(header, buf, [self.flags.0, self.error.0, self.sectors, self.status.0], self.lba)
     }
 
-    /// The boot number that our shelf puts into the LBA bytes of a flush reply. Meaningless from other targets.
+    /// The boot number that our shelf puts into the LBA bytes of its replies to flushes and, where its IDENTIFY data say so, to reads
+    /// and writes: nobody needs the address back. Meaningless from other targets, which repeat or advance it.
     pub fn boot_number(&self) -> u32 {
         let [a, b, c, d, ..] = self.lba.0;
         u32::from_le_bytes([a, b, c, d])

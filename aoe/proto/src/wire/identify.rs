@@ -2,7 +2,8 @@
 //!
 //! Only the words that matter over AoE are decoded; emitting fills the rest with what a plain ATA disk says. The
 //! shelf's own additions sit in words 129 to 131, which ATA leaves to vendors: a number that is new at each start
-//! ("boot number"), and whether repeated requests are recognised. They count only when the model is ours.
+//! ("boot number"), whether repeated requests are recognised, and whether replies to reads and writes carry the boot number.
+//! They count only when the model is ours.
 
 use core::fmt;
 
@@ -68,6 +69,8 @@ const LONG_LOGICAL: u16 = 0x1000;
 const TRIM_ZEROES: u16 = 0x4000 | 0x0020;
 /// Word 131 of our shelf: repeated requests are recognised and not executed again.
 const DEDUPES: u16 = 0x0001;
+/// Word 131: see [`Identify::tells_boot`].
+const TELLS_BOOT: u16 = 0x0002;
 /// Low byte of word 255 when its high byte is a checksum.
 const CHECKSUM_MARK: u8 = 0xA5;
 
@@ -173,6 +176,8 @@ pub struct Identify {
     pub boot: u32,
     /// Our shelf only: repeated requests are recognised and not executed again. See [`Identify::dedupes`].
     pub dedupe_flag: bool,
+    /// Our shelf only: replies to reads and writes carry the boot number. See [`Identify::tells_boot`].
+    pub boot_flag: bool,
 }
 
 impl Identify {
@@ -198,6 +203,7 @@ impl Identify {
             wwn: None,
             boot: 0,
             dedupe_flag: false,
+            boot_flag: false,
         }
     }
 
@@ -214,6 +220,11 @@ impl Identify {
     /// Whether the target recognises repeated requests, so that a late copy of a write does no harm.
     pub fn dedupes(&self) -> bool {
         self.is_ours() && self.dedupe_flag
+    }
+
+    /// Whether the target's replies to reads and writes carry its boot number, as those to flushes do.
+    pub fn tells_boot(&self) -> bool {
+        self.is_ours() && self.boot_flag
     }
 
     /// Decodes the first 512 bytes of `data`. The checksum is verified if there is one.
@@ -268,6 +279,7 @@ impl Identify {
             wwn: (words[87] & WWN != 0).then(|| wwn_of(words)),
             boot: number(&words[word::BOOT..word::BOOT + 2]) as u32,
             dedupe_flag: words[word::SHELF_FLAGS] & DEDUPES != 0,
+            boot_flag: words[word::SHELF_FLAGS] & TELLS_BOOT != 0,
         }
     }
 
@@ -297,7 +309,8 @@ impl Identify {
             }
         }
         put_number(&mut words[word::BOOT..word::BOOT + 2], u64::from(self.boot));
-        words[word::SHELF_FLAGS] = if self.dedupe_flag { DEDUPES } else { 0 };
+        words[word::SHELF_FLAGS] =
+            (if self.dedupe_flag { DEDUPES } else { 0 }) | (if self.boot_flag { TELLS_BOOT } else { 0 });
         for (pair, word) in data.as_chunks_mut::<2>().0.iter_mut().zip(words) {
             *pair = word.to_le_bytes();
         }

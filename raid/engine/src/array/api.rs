@@ -30,6 +30,8 @@ pub struct Device {
     pub sectors: Sectors,
     /// Its flush means nothing: acknowledged counts as durable, and flushes are not sent.
     pub volatile: bool,
+    /// Which start of it was found, where it tells.
+    pub boot: Option<u32>,
 }
 
 /// How a device takes part in an array that is being started.
@@ -124,6 +126,8 @@ pub enum MemberEvent {
     Gone,
     /// It was started anew and has lost what it had not flushed.
     Restarted,
+    /// It answers, and the start that does has this boot number. If the array does not know it, the device was started anew.
+    Boot(u32),
     /// It belongs to another host now (AoE error 6).
     Fenced,
     /// It aborted or ignored a flush: from now on acknowledged counts as durable, as for a [`Device`] that is volatile
@@ -181,6 +185,8 @@ pub enum Input {
         id: MetaId,
         /// How.
         status: IoStatus,
+        /// Which start of the device answered, where it tells.
+        boot: Option<u32>,
         /// What was read, for reads that ended well.
         data: Vec<u8>,
     },

@@ -76,14 +76,14 @@ pub(super) struct Commit {
 }
 
 impl Array {
-    /// Whether superblocks may be written now: not while a member is silent, more are gone than parity covers, or
-    /// another host has the members.
+    /// Whether superblocks may be written now: not while a member is silent or it is not decided what its restart means, more are gone than
+    /// parity covers, or another host has the members.
     pub(super) fn may_write_superblocks(&self) -> bool {
         !self.suspended
             && !self.fenced
             && !self.read_only
             && !self.is_abandoned()
-            && !self.members.iter().any(|m| m.is_silent())
+            && !self.members.iter().any(|m| m.is_silent() || m.restarted)
     }
 
     /// Whether what superblocks are to say is durable.
@@ -143,6 +143,10 @@ impl Array {
             return false;
         }
         let found = self.found.as_ref() == Some(&target);
+        if !found {
+            // From the first write on they say something else.
+            self.found = None;
+        }
         let (phase, waiting) = if found {
             (Phase::Found, self.flush(|_, m| m.is_used(), effects))
         } else if target.unmarks(self.durable.as_ref()) {
@@ -252,8 +256,14 @@ impl Array {
         self.durable = Some(commit.record);
     }
 
-    /// A request of a commit ended. Commits given up meanwhile no longer care.
-    pub(super) fn commit_answered(&mut self, now: Duration, id: MetaId, status: IoStatus, effects: &mut Vec<Effect>) {
+    /// A request of a commit ended. Commits given up meanwhile no longer care. One that we `cancelled` says nothing of its device.
+    pub(super) fn commit_answered(
+        &mut self,
+        now: Duration,
+        id: MetaId,
+        (status, cancelled): (IoStatus, bool),
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(commit) = &mut self.commit else {
             return;
         };
@@ -266,12 +276,16 @@ impl Array {
         }
         match status {
             // Not known to have taken it: it will have to once it answers, or it is given up.
-            IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped if !commit.phase.is_before() => {
+            IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped | IoStatus::Restarted
+                if !commit.phase.is_before() =>
+            {
                 commit.forgot.push(handle);
             }
             _ => commit.failed = true,
         }
-        self.member_error(now, handle, status, effects);
+        if !(cancelled && status == IoStatus::Cancelled) {
+            self.member_error(now, handle, status, effects);
+        }
     }
 
     /// A device may have forgotten superblocks that it acknowledged.

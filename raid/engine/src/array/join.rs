@@ -162,7 +162,12 @@ impl Array {
         }
         let text = format!("{name}: is back");
         effects.push(Effect::Log(LogLevel::Info, text));
+        // It joins as a new one does. Superblocks say of its old number that it has failed, also those of members that are lost before
+        // they are told that it is back: it would look as if the two had gone on without each other.
+        let dev_number = self.free_dev_number();
+        self.dev_number_next = dev_number + 1;
         let member = &mut self.members[index];
+        member.superblock.dev_number = dev_number;
         member.returning = Return::Away;
         member.absent_from = None;
         member.recovery_failures = 0;

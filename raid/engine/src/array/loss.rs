@@ -15,7 +15,7 @@ use super::mark::Mark;
 use super::member::{Loss, Member, Progress, Return, Silence, Standing};
 use super::record::{SUPERBLOCK_SECTORS, parse};
 use super::{Array, MetaUse};
-use crate::message::{IoStatus, MemberHandle};
+use crate::message::{AnsweredBy, IoStatus, MemberHandle};
 
 /// Reads of the superblocks of all other members, to learn whether it is the silent ones that are gone, or we.
 #[derive(Debug)]
@@ -23,6 +23,16 @@ pub(super) struct Probe {
     /// Who is about to be given up.
     silent: Vec<MemberHandle>,
     waiting: Vec<MetaId>,
+}
+
+/// Flushes of all members that were not restarted.
+#[derive(Debug)]
+pub(super) struct Settling {
+    /// Who is about to be given up.
+    restarted: Vec<MemberHandle>,
+    waiting: Vec<MetaId>,
+    /// A flush was not carried out.
+    failed: bool,
 }
 
 impl Array {
@@ -47,10 +57,8 @@ impl Array {
             }
             MemberEvent::Gone => self.gone(now, handle, effects),
             MemberEvent::Answers => self.answers(handle, effects),
-            MemberEvent::Restarted => {
-                self.answers(handle, effects);
-                self.restarted(handle, effects);
-            }
+            MemberEvent::Restarted => self.restarted(handle, effects),
+            MemberEvent::Boot(boot) => self.boot_heard(handle, boot, effects),
             MemberEvent::Fenced => self.fence(&name, effects),
             MemberEvent::Volatile => {
                 if !member.device.volatile {
@@ -90,18 +98,50 @@ impl Array {
         }
     }
 
+    /// A device was started anew.
     fn restarted(&mut self, handle: MemberHandle, effects: &mut Vec<Effect>) {
         let Some(member) = self.members.iter_mut().find(|m| m.handle() == handle) else {
             return;
         };
         if member.is_active() {
             member.restarted = true;
+        } else {
+            // Nothing that counts was written to it.
+            member.goes_on();
         }
         if member.device.volatile {
             self.durable = None;
         }
         effects.push(Effect::Log(LogLevel::Warn, format!("{}: was restarted", member.device.name)));
         self.commit_forgotten(handle);
+    }
+
+    /// A device answers, and the start that does has this boot number.
+    pub(super) fn boot_heard(&mut self, handle: MemberHandle, boot: u32, effects: &mut Vec<Effect>) {
+        let member = self.members.iter_mut().find(|m| m.handle() == handle);
+        if member.is_some_and(|m| m.hears(boot)) {
+            self.restarted(handle, effects);
+        }
+    }
+
+    /// How a metadata request counts, given which start of the device answered it: one of a start that we do not go on yet, or no more, was not
+    /// carried out.
+    pub(super) fn judged(
+        &mut self,
+        handle: MemberHandle,
+        status: IoStatus,
+        boot: Option<u32>,
+        effects: &mut Vec<Effect>,
+    ) -> IoStatus {
+        let Some(boot) = boot else {
+            return status;
+        };
+        self.boot_heard(handle, boot, effects);
+        let member = self.members.iter().find(|m| m.handle() == handle);
+        match member.map(|m| m.boots.judge(boot)) {
+            Some(AnsweredBy::Earlier | AnsweredBy::Later) => IoStatus::Restarted,
+            Some(AnsweredBy::This) | None => status,
+        }
     }
 
     fn fence(&mut self, name: &str, effects: &mut Vec<Effect>) {
@@ -127,7 +167,8 @@ impl Array {
         match status {
             IoStatus::Ok => {}
             IoStatus::Fenced => self.member_event(now, handle, MemberEvent::Fenced, effects),
-            IoStatus::Restarted => self.member_event(now, handle, MemberEvent::Restarted, effects),
+            // Known by the boot number that came along.
+            IoStatus::Restarted => {}
             IoStatus::Gone | IoStatus::Cancelled | IoStatus::Stopped => self.gone(now, handle, effects),
             IoStatus::Medium | IoStatus::Failed | IoStatus::ReadOnly | IoStatus::OutOfRange => {
                 self.lose(handle, Loss::Faulty, effects);
@@ -153,7 +194,7 @@ impl Array {
             }
             Standing::Losing { .. } | Standing::Lost { .. } | Standing::Leaving | Standing::Candidate => return,
         };
-        member.restarted = false;
+        member.goes_on();
         member.returning =
             if loss == Loss::Missing && member.silence.is_none() { Return::Wanted } else { Return::Away };
         // A read-only array acknowledges no writes, so there is nothing to record.
@@ -203,10 +244,13 @@ impl Array {
         true
     }
 
-    /// Decides about members that were restarted, once all others are known to be there. Whether anything changed.
+    /// Decides about members that were restarted, once all others are known to be there, with all that they acknowledged: what a restarted member
+    /// has lost is in the others, and if one of them turned out to be restarted as well after the first was given up, that would cost more than
+    /// what was not flushed. So they are flushed first, which shows whether they are as they were. Whether anything changed.
     pub(super) fn step_restarted(&mut self, effects: &mut Vec<Effect>) -> bool {
         let restarted: Vec<_> = self.members.iter().filter(|m| m.restarted).map(|m| m.handle()).collect();
         if restarted.is_empty() || self.fenced {
+            self.settling = None;
             return false;
         }
         if self.read_only || self.nothing_unflushed(&restarted) {
@@ -214,23 +258,62 @@ impl Array {
             return true;
         }
         if self.members.iter().any(|m| m.is_silent()) {
+            // What was flushed may be long ago when it answers.
+            self.settling = None;
             return false;
         }
-        if self.slots_unavailable() <= self.geometry.parity_count() {
-            for handle in restarted {
-                self.lose(handle, Loss::Missing, effects);
-            }
+        // Where parity is not right, the others do not tell what a restarted member had.
+        if self.slots_unavailable() > self.geometry.parity_count() || self.resync.is_some() {
+            self.keep_restarted(effects);
             return true;
         }
-        self.keep_restarted(effects);
+        match &self.settling {
+            Some(settling) if settling.restarted == restarted && !settling.failed => {
+                if !settling.waiting.is_empty() {
+                    return false;
+                }
+                for handle in restarted {
+                    self.lose(handle, Loss::Missing, effects);
+                }
+            }
+            // What an earlier one asked for tells nothing now, and ends first.
+            _ if self.meta.values().any(|meta| meta.whose == MetaUse::Settle) => return false,
+            _ => self.settle(restarted, effects),
+        }
         true
+    }
+
+    /// Flushes all members but these.
+    fn settle(&mut self, restarted: Vec<MemberHandle>, effects: &mut Vec<Effect>) {
+        let others = self.members.iter().filter(|m| m.is_active() && !m.restarted && !m.device.volatile);
+        let others: Vec<_> = others.map(Member::handle).collect();
+        let flush = |handle| self.meta(handle, MetaUse::Settle, MetaOp::Flush, effects);
+        let waiting = others.into_iter().map(flush).collect();
+        self.settling = Some(Settling { restarted, waiting, failed: false });
+    }
+
+    /// A flush of [`settle`](Array::settle) ended.
+    pub(super) fn settled(
+        &mut self,
+        now: Duration,
+        id: MetaId,
+        handle: MemberHandle,
+        status: IoStatus,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(settling) = &mut self.settling
+            && settling.waiting.contains(&id)
+        {
+            settling.waiting.retain(|waiting| *waiting != id);
+            settling.failed |= !status.is_ok();
+        }
+        self.member_error(now, handle, status, effects);
     }
 
     /// Restarted members keep their places; workers learn of it.
     fn restarted_stay(&mut self) {
         for member in self.members.iter_mut().filter(|m| m.restarted) {
-            member.restarted = false;
-            member.restarts = member.restarts.wrapping_add(1);
+            member.goes_on();
         }
     }
 
@@ -244,8 +327,11 @@ impl Array {
     /// More members forgot unflushed writes than parity covers: they stay, clients learn of it, and parity is made anew.
     fn keep_restarted(&mut self, effects: &mut Vec<Effect>) {
         self.restarted_stay();
-        let text = "more members were restarted than parity covers: unflushed writes may be lost";
-        effects.push(Effect::Log(LogLevel::Error, text.into()));
+        let why = match self.resync {
+            Some(_) => "a member was restarted while parity is not right everywhere",
+            None => "more members were restarted than parity covers",
+        };
+        effects.push(Effect::Log(LogLevel::Error, format!("{why}: unflushed writes may be lost")));
         effects.push(Effect::FlushFault);
         if self.is_degraded() {
             let text = "rows written last cannot be checked while the array is degraded";
@@ -286,13 +372,15 @@ impl Array {
     }
 
     /// Gives up what is outstanding at devices that do not answer and are not in use: nobody waits for it, and while it is out
-    /// their places cannot be given to others. Whether anything changed.
+    /// their places cannot be given to others. While nothing may be written, superblocks on their way are called back: if that ends, they
+    /// are written again. Whether anything changed.
     pub(super) fn step_cancel(&mut self, effects: &mut Vec<Effect>) -> bool {
         let unheard = |m: &&Member| m.silence.is_some() && !m.is_used();
         let devices: Vec<_> = self.members.iter().filter(unheard).map(Member::handle).collect();
         let mut changed = false;
+        let halted = self.suspended || self.fenced;
         for (id, meta) in &mut self.meta {
-            if !meta.cancelled && devices.contains(&meta.handle) {
+            if !meta.cancelled && (devices.contains(&meta.handle) || halted && meta.write) {
                 meta.cancelled = true;
                 changed = true;
                 effects.push(Effect::CancelMeta { id: *id, handle: meta.handle });

@@ -13,7 +13,7 @@ use raid_core::md::Superblock;
 use raid_core::units::{MemberIndex, Sector, Sectors};
 
 use super::api::{CommandId, Device};
-use crate::message::MemberHandle;
+use crate::message::{AnsweredBy, Boots, MemberHandle};
 
 /// Most devices an array knows at a time: two for each possible slot.
 pub(super) const MEMBERS_KNOWN_MAX: usize = 128;
@@ -156,8 +156,10 @@ pub(super) struct Member {
     pub(super) silence: Option<Silence>,
     /// It was started anew and what follows is not decided.
     pub(super) restarted: bool,
-    /// How often that was found to change nothing, or nothing that could be mended by giving it up.
-    pub(super) restarts: u32,
+    /// The start of it that we go on, and those of before.
+    pub(super) boots: Boots,
+    /// The last start that was heard of, until it is decided what follows.
+    pub(super) boot_heard: Option<u32>,
     pub(super) returning: Return,
     /// Generation of the first view in which it is absent; unset while views have it.
     pub(super) absent_from: Option<u32>,
@@ -171,12 +173,13 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(device: Device, superblock: Superblock, standing: Standing) -> Self {
         Self {
+            boots: Boots::new(device.boot),
+            boot_heard: None,
             device,
             superblock,
             standing,
             silence: None,
             restarted: false,
-            restarts: 0,
             returning: Return::Away,
             absent_from: None,
             waiting: None,
@@ -216,6 +219,28 @@ impl Member {
     /// Whether a silence counts against it: it is in a slot and not given up.
     pub(super) fn is_silent(&self) -> bool {
         self.is_active() && self.silence.is_some()
+    }
+
+    /// Takes in that a start with this boot number answers. Whether that is news: then the device was started anew.
+    pub(super) fn hears(&mut self, boot: u32) -> bool {
+        if self.boots.now().is_none() {
+            self.boots.accept(boot);
+        }
+        if self.boots.judge(boot) != AnsweredBy::Later || self.boot_heard == Some(boot) {
+            return false;
+        }
+        if let Some(older) = self.boot_heard.replace(boot) {
+            self.boots.pass_over(older);
+        }
+        true
+    }
+
+    /// What its being started anew means is decided.
+    pub(super) fn goes_on(&mut self) {
+        self.restarted = false;
+        if let Some(boot) = self.boot_heard.take() {
+            self.boots.accept(boot);
+        }
     }
 
     pub(super) fn loss(&self) -> Option<Loss> {

@@ -16,12 +16,13 @@
 //! Invariants:
 //! - A view allows writes only while superblocks of every member that is not missing say dirty.
 //! - A view has a member absent only when superblocks of all others say so (or the array takes no writes).
-//! - No superblock is written while a member is silent, or the array suspended, broken, fenced or read-only.
+//! - No superblock is written while a member is silent, or restarted and what follows not decided, or the array suspended, broken, fenced
+//!   or read-only.
 //! - Device numbers of known devices differ, and fit in the role table.
 //! - Event counts only grow. Each command is answered once.
 //!
 //! Bounds: `MEMBERS_KNOWN_MAX` devices; one commit, one probe and one sync at a time; `PARTS_MAX` parts
-//! of sync; metadata requests at most three for each device (commit, probe, look).
+//! of sync; metadata requests at most four for each device (commit, probe, look, settle).
 
 pub mod api;
 mod commit;
@@ -51,9 +52,9 @@ pub use api::{
 };
 pub use detail::{ArrayState, Detail, DeviceRow, SyncProgress};
 
-use crate::message::{IoStatus, MemberHandle, MemberState, MemberView, Report, ToWorker, View, WorkerId};
+use crate::message::{Boots, IoStatus, MemberHandle, MemberState, MemberView, Report, ToWorker, View, WorkerId};
 use commit::Commit;
-use loss::Probe;
+use loss::{Probe, Settling};
 use mark::Mark;
 use member::{Loss, MEMBERS_KNOWN_MAX, Member, Progress, Return, Standing};
 use record::Record;
@@ -69,6 +70,8 @@ const ROUNDS_MAX: usize = 4 * MEMBERS_KNOWN_MAX + 64;
 struct Meta {
     handle: MemberHandle,
     whose: MetaUse,
+    /// It writes.
+    write: bool,
     /// It has been given up.
     cancelled: bool,
 }
@@ -80,6 +83,8 @@ enum MetaUse {
     Commit,
     /// To learn whether a member answers.
     Probe,
+    /// To make durable what a member has, before another that was restarted is given up.
+    Settle,
     /// To see what a candidate or returning device carries.
     Look,
 }
@@ -111,6 +116,7 @@ pub struct Array {
     meta: BTreeMap<MetaId, Meta>,
     meta_next: u64,
     probe: Option<Probe>,
+    settling: Option<Settling>,
 
     mark: Mark,
     last_token: u32,
@@ -166,6 +172,7 @@ impl Array {
             meta: BTreeMap::new(),
             meta_next: 0,
             probe: None,
+            settling: None,
             mark: Mark::Quiet,
             last_token: 0,
             resync,
@@ -177,6 +184,7 @@ impl Array {
                 write_ok: false,
                 suspended: false,
                 read_only: start.read_only,
+                fenced: false,
                 rmw_level: start.tunables.rmw_level,
                 abandon: false,
             }),
@@ -239,7 +247,7 @@ impl Array {
         match input {
             Input::Report(worker, report) => self.report(now, worker, report, effects),
             Input::Member(handle, event) => self.member_event(now, handle, event, effects),
-            Input::MetaDone { id, status, data } => self.meta_done(now, id, status, &data, effects),
+            Input::MetaDone { id, status, boot, data } => self.meta_done(now, id, (status, boot), &data, effects),
             Input::Command(id, command) => self.command(now, id, command, effects),
             Input::SyncDone { request, status, mismatches } => {
                 self.sync_done(now, request, (status, mismatches), effects)
@@ -293,6 +301,7 @@ impl Array {
                 }
             }
             Report::MemberError { handle, status } => self.member_error(now, handle, status, effects),
+            Report::MemberBoot { handle, boot } => self.boot_heard(handle, boot, effects),
             Report::Corrected { member, sectors } => self.corrected(member, sectors, effects),
         }
     }
@@ -353,18 +362,28 @@ impl Array {
     fn meta(&mut self, handle: MemberHandle, whose: MetaUse, op: MetaOp, effects: &mut Vec<Effect>) -> MetaId {
         let id = MetaId(self.meta_next);
         self.meta_next += 1;
-        self.meta.insert(id, Meta { handle, whose, cancelled: false });
+        let write = matches!(op, MetaOp::Write { .. });
+        self.meta.insert(id, Meta { handle, whose, write, cancelled: false });
         effects.push(Effect::Meta { id, handle, op });
         id
     }
 
-    fn meta_done(&mut self, now: Duration, id: MetaId, status: IoStatus, data: &[u8], effects: &mut Vec<Effect>) {
-        let Some(Meta { handle, whose, .. }) = self.meta.remove(&id) else {
+    fn meta_done(
+        &mut self,
+        now: Duration,
+        id: MetaId,
+        (status, boot): (IoStatus, Option<u32>),
+        data: &[u8],
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(Meta { handle, whose, cancelled, .. }) = self.meta.remove(&id) else {
             panic!("a metadata request ends once");
         };
+        let status = self.judged(handle, status, boot, effects);
         match whose {
-            MetaUse::Commit => self.commit_answered(now, id, status, effects),
+            MetaUse::Commit => self.commit_answered(now, id, (status, cancelled), effects),
             MetaUse::Probe => self.probe_answered(now, id, handle, (status, data), effects),
+            MetaUse::Settle => self.settled(now, id, handle, status, effects),
             MetaUse::Look => self.looked_at(handle, (status, data), effects),
         }
     }
@@ -421,6 +440,7 @@ impl Array {
             write_ok: self.mark.allows_writes() && !self.fenced && !self.read_only && !self.broken,
             suspended: self.suspended,
             read_only: self.read_only || self.fenced || self.broken,
+            fenced: self.fenced,
             rmw_level: self.tunables.rmw_level,
             abandon: self.is_abandoned(),
         }
@@ -432,7 +452,7 @@ impl Array {
                 state: MemberState::Absent,
                 handle: NO_DEVICE,
                 data_offset: Sector::ZERO,
-                restarts: 0,
+                boots: Boots::default(),
             };
         };
         let state = match member.standing {
@@ -442,8 +462,7 @@ impl Array {
             Standing::Recovering { progress, .. } => MemberState::Recovering { below: progress.shown },
             _ => MemberState::InSync,
         };
-        let (data_offset, restarts) = (member.superblock.data_offset, member.restarts);
-        MemberView { state, handle: member.handle(), data_offset, restarts }
+        MemberView { state, handle: member.handle(), data_offset: member.superblock.data_offset, boots: member.boots }
     }
 }
 
@@ -454,7 +473,8 @@ const NO_DEVICE: MemberHandle = MemberHandle(u16::MAX);
 fn same(a: &View, b: &View) -> bool {
     a.members == b.members
         && a.parity_trusted_below == b.parity_trusted_below
-        && (a.write_ok, a.suspended, a.read_only, a.abandon) == (b.write_ok, b.suspended, b.read_only, b.abandon)
+        && (a.write_ok, a.suspended, a.read_only) == (b.write_ok, b.suspended, b.read_only)
+        && (a.fenced, a.abandon) == (b.fenced, b.abandon)
         && a.rmw_level == b.rmw_level
 }
 

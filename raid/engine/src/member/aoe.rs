@@ -53,14 +53,27 @@ pub struct AoeDisk {
     credits: Arc<Credits>,
     sectors: Sectors,
     durability: Durability,
+    /// The start of our shelf that was found.
+    boot: Option<u32>,
     /// Taken at its word that a flush is one, whatever it shows.
     trusted: bool,
 }
 
 impl AoeDisk {
     /// A device whose properties are known without asking, as in a simulation; [`find`] asks.
-    pub fn known(links: Arc<dyn Links>, address: Address, sectors: Sectors, durability: Durability) -> AoeDisk {
-        AoeDisk { links, address, credits: Arc::new(Credits::new()), sectors, durability, trusted: false }
+    pub fn known(
+        links: Arc<dyn Links>,
+        address: Address,
+        sectors: Sectors,
+        durability: Durability,
+        boot: Option<u32>,
+    ) -> AoeDisk {
+        AoeDisk { links, address, credits: Arc::new(Credits::new()), sectors, durability, boot, trusted: false }
+    }
+
+    /// Which start of it was found, if it is our shelf.
+    pub fn boot(&self) -> Option<u32> {
+        self.boot
     }
 
     /// Its size.
@@ -311,7 +324,7 @@ impl Aoe {
     pub(super) fn submit(&mut self, now: Duration, request: &MemberRequest, segs: &[Piece]) {
         let MemberRequest { id, handle, op, lba, sectors, .. } = *request;
         let Some(device) = self.open.iter().find(|open| open.handle == handle).map(|open| open.device) else {
-            self.ended.push(Done { id, status: IoStatus::Gone, closed_until: None });
+            self.ended.push(Done { id, status: IoStatus::Gone, boot: None, closed_until: None });
             return;
         };
         let index = self.slots.free.pop().unwrap_or(self.slots.slots.len() as u32);
@@ -359,19 +372,19 @@ impl Aoe {
                         open.wanted.get_or_insert(now);
                     }
                 }
-                Err(SubmitError::NoDevice) => self.end(name, IoStatus::Gone, None),
-                Err(SubmitError::OutOfRange | SubmitError::NoFua) => self.end(name, IoStatus::Failed, None),
+                Err(SubmitError::NoDevice) => self.end(name, IoStatus::Gone, None, None),
+                Err(SubmitError::OutOfRange | SubmitError::NoFua) => self.end(name, IoStatus::Failed, None, None),
             }
         }
         taken
     }
 
-    fn end(&mut self, name: RequestId, status: IoStatus, closed_until: Option<Duration>) {
+    fn end(&mut self, name: RequestId, status: IoStatus, boot: Option<u32>, closed_until: Option<Duration>) {
         let index = Slots::index(name);
         let slot = &mut self.slots.slots[index];
         slot.live = false;
         self.slots.free.push(index as u32);
-        self.ended.push(Done { id: slot.id, status, closed_until });
+        self.ended.push(Done { id: slot.id, status, boot, closed_until });
     }
 
     pub(super) fn cancel(&mut self, now: Duration, handle: MemberHandle, id: MemberRequestId) {
@@ -379,7 +392,7 @@ impl Aoe {
         let Some(name) = slot.map(|slot| slot.request.id) else { return };
         if let Some(at) = self.backlog.iter().position(|waiting| *waiting == name) {
             self.backlog.remove(at);
-            self.end(name, IoStatus::Cancelled, None);
+            self.end(name, IoStatus::Cancelled, None, None);
         } else {
             self.driver.initiator().cancel(now, name);
         }
@@ -419,7 +432,10 @@ impl Aoe {
                 }
                 _ => None,
             };
-            self.end(completion.id, io_status(completion.status), closed);
+            // A flush was carried out by the start that it names; what that means is for whoever knows which one the array goes on.
+            let flushed = request.op == Op::Flush && completion.status == Status::Restarted;
+            let status = if flushed { IoStatus::Ok } else { io_status(completion.status) };
+            self.end(completion.id, status, completion.boot, closed);
         }
     }
 
@@ -430,8 +446,11 @@ impl Aoe {
             let since = now.saturating_sub(silence);
             match event {
                 Event::CreditsFreed { worker } => events.push(DeviceEvent::Wake(owner_of(worker))),
-                Event::Found(Found { device, .. }) => {
+                Event::Found(Found { device, identify, .. }) => {
                     if let Some(open) = self.of(device) {
+                        if let Some(boot) = identify.boot_number() {
+                            events.push(DeviceEvent::Member(open.handle, MemberEvent::Boot(boot)));
+                        }
                         let told = std::mem::take(&mut open.told_silent);
                         (open.found, open.wanted) = (true, None);
                         if told {
@@ -448,7 +467,9 @@ impl Aoe {
                     }
                     self.tell(device, MemberEvent::Gone, events);
                 }
-                Event::Restarted { device } => self.tell(device, MemberEvent::Restarted, events),
+                Event::Restarted { device, boot } => {
+                    self.tell(device, boot.map_or(MemberEvent::Restarted, MemberEvent::Boot), events);
+                }
                 Event::Fenced { device } => self.tell(device, MemberEvent::Fenced, events),
                 Event::DurabilityChanged { device, durability: Durability::Volatile(_) } => {
                     if self.of(device).is_some_and(|open| !open.trusted) {

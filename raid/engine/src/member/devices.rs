@@ -63,6 +63,14 @@ impl Device {
         }
     }
 
+    /// Which start of it was found, where it tells.
+    pub fn boot(&self) -> Option<u32> {
+        match self {
+            Device::Memory(_) | Device::File(_) => None,
+            Device::Aoe(disk) => disk.boot(),
+        }
+    }
+
     /// Whether what it acknowledges may be lost although flushed.
     pub fn volatile(&self) -> bool {
         match self {
@@ -135,11 +143,11 @@ impl Devices {
         match (device, &mut self.files, &mut self.aoe) {
             (Some(Device::Memory(disk)), ..) => {
                 let status = disk.run(op, lba, sectors, segs);
-                done.push(Done { id, status, closed_until: None });
+                done.push(Done { id, status, boot: None, closed_until: None });
             }
             (Some(Device::File(disk)), Some(files), _) => files.submit(disk, request, segs),
             (Some(Device::Aoe(_)), _, Some(aoe)) => aoe.submit(now, request, segs),
-            _ => done.push(Done { id, status: IoStatus::Gone, closed_until: None }),
+            _ => done.push(Done { id, status: IoStatus::Gone, boot: None, closed_until: None }),
         }
     }
 

@@ -231,7 +231,7 @@ impl Files {
             if let Some(status) = self.completed(index, cqe.result()) {
                 let slot = &mut self.slots[index];
                 slot.disk = None;
-                done.push(Done { id: slot.id, status, closed_until: None });
+                done.push(Done { id: slot.id, status, boot: None, closed_until: None });
                 self.free.push(index);
             }
         }

@@ -58,6 +58,8 @@ pub struct Done {
     pub id: MemberRequestId,
     /// How it ended.
     pub status: IoStatus,
+    /// Which start of the device answered, where it tells.
+    pub boot: Option<u32>,
     /// Copies of a write may still be in the network until then: its sectors are closed, and the region must keep its owner.
     pub closed_until: Option<Duration>,
 }

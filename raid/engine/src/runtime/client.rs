@@ -19,7 +19,7 @@ use crate::letters::{Bundle, Stock};
 use crate::message::{ClientId, IoStatus, Part, PartOp, PartReply};
 use crate::plug::{self, Memory, PART_SECTORS_MAX, Whole};
 use crate::slab::{Buf, Piece};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Most requests in flight.
 pub const REQUESTS_MAX: usize = 1024;
@@ -80,8 +80,8 @@ pub(super) struct ClientShared {
     pub(super) reply_spares: ArrayQueue<Vec<PartReply>>,
     pub(super) wake: Wake,
     pub(super) posts: Posts,
-    /// The client's next flush fails: what it believes to be durable may be lost.
-    pub(super) flush_fault: AtomicBool,
+    /// How often what the client believes to be stored may have been lost: then its flushes in flight fail, or else its next one.
+    pub(super) flush_faults: AtomicU32,
 }
 
 /// Vectors kept for use again.
@@ -94,7 +94,7 @@ impl ClientShared {
             reply_spares: ArrayQueue::new(SPARES),
             wake: Wake::new()?,
             posts: Posts::default(),
-            flush_fault: AtomicBool::new(false),
+            flush_faults: AtomicU32::new(0),
         })
     }
 }
@@ -105,7 +105,8 @@ struct InFlight {
     parts: u32,
     status: IoStatus,
     buf: Option<Buf>,
-    flush: bool,
+    /// Of a flush: the faults before it was submitted.
+    flush: Option<u32>,
     letters: Bundle,
 }
 
@@ -124,6 +125,8 @@ pub struct Client {
     letters: Stock,
     ready: std::collections::VecDeque<Reply>,
     spin: Spin,
+    /// Flush faults that a flush has failed for.
+    faults_told: u32,
 }
 
 impl Client {
@@ -140,6 +143,7 @@ impl Client {
             letters: Stock::default(),
             ready: std::collections::VecDeque::new(),
             spin: Spin::default(),
+            faults_told: 0,
             shared,
         })
     }
@@ -204,7 +208,8 @@ impl Client {
             plug::split(&self.shared.geometry, &whole, &mut self.plug)
         };
         self.parts_in_flight += parts as usize;
-        let (status, flush, letters) = (IoStatus::Ok, op == PartOp::Flush, Bundle::default());
+        let flush = (op == PartOp::Flush).then(|| self.mine.flush_faults.load(Ordering::Acquire));
+        let (status, letters) = (IoStatus::Ok, Bundle::default());
         self.in_flight[slot as usize] = Some(InFlight { id, parts, status, buf, flush, letters });
     }
 
@@ -250,7 +255,11 @@ impl Client {
         if request.parts == 0 {
             let InFlight { id, mut status, buf, flush, letters, .. } = slot.take().expect("just seen");
             self.letters.give(letters);
-            if flush && self.mine.flush_fault.swap(false, Ordering::Acquire) {
+            let faults = self.mine.flush_faults.load(Ordering::Acquire);
+            if let Some(before) = flush
+                && (before != faults || self.faults_told != faults)
+            {
+                self.faults_told = faults;
                 status = status.and(IoStatus::Failed);
             }
             self.free.push(reply.request);

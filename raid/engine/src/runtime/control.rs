@@ -294,7 +294,7 @@ impl ControlThread {
                 }
                 self.bufs.give(buf);
             }
-            self.turn(Input::MetaDone { id: MetaId(done.id.0), status: done.status, data });
+            self.turn(Input::MetaDone { id: MetaId(done.id.0), status: done.status, boot: done.boot, data });
         }
     }
 
@@ -379,7 +379,7 @@ impl ControlThread {
         let no_memory = op != MemberOp::Flush && buf.is_none();
         self.meta.insert(id, Meta { op, buf });
         if no_memory {
-            self.done.push(Done { id, status: IoStatus::Failed, closed_until: None });
+            self.done.push(Done { id, status: IoStatus::Failed, boot: None, closed_until: None });
             return;
         }
         let request = MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32 };
@@ -489,7 +489,8 @@ impl ControlThread {
             return;
         }
         self.tell_workers(|| WorkerMsg::Attach(handle, device.clone()));
-        let device = array::Device { handle, name, sectors: device.sectors(), volatile: device.volatile() };
+        let (sectors, volatile, boot) = (device.sectors(), device.volatile(), device.boot());
+        let device = array::Device { handle, name, sectors, volatile, boot };
         self.command(Command::Add { device, device_uuid }, answer);
     }
 

@@ -274,7 +274,7 @@ impl Shared {
     fn fail_next_flushes(&self) {
         for slot in &self.clients {
             if let Some(client) = slot.read().expect("no panic while held").as_ref() {
-                client.flush_fault.store(true, Ordering::Release);
+                client.flush_faults.fetch_add(1, Ordering::Release);
             }
         }
     }

@@ -10,18 +10,19 @@ use super::io::{Io, Whose};
 use super::run::Phase;
 use super::{CACHE_STAY, Effects, Worker, needs_mark};
 use crate::member::{Done, MemberOp};
-use crate::message::{IoStatus, MemberHandle, MemberState, Report};
+use crate::message::{AnsweredBy, IoStatus, MemberHandle, MemberState, Report};
 
 impl Worker {
     /// A member request has ended.
     pub(super) fn member_done(&mut self, done: Done, effects: &mut Effects) {
         let mut at = self.ios.end(done.id);
         let merged = self.ios.is_merged(at);
+        let judged = self.judged(at, &done, effects);
         while let Some(io) = self.ios.next_ended(&mut at) {
             if let Some(until) = done.closed_until {
                 self.close_range(&io, until);
             }
-            let mut status = done.status;
+            let mut status = judged;
             if merged && matches!(status, IoStatus::Medium | IoStatus::Failed) {
                 if self.may_send(io.handle, io.op) {
                     self.send_alone(&io);
@@ -40,6 +41,26 @@ impl Worker {
                 }
                 Whose::Flush => self.flush_done(io.handle, status, effects),
             }
+        }
+    }
+
+    /// How a request counts, given which start of the device answered it: one of a start that the view does not go on was not carried out, as what
+    /// it read may be older than what was acknowledged, and what it wrote may be lost.
+    fn judged(&self, io: u32, done: &Done, effects: &mut Effects) -> IoStatus {
+        let handle = self.ios.handle(io);
+        let place = self.view.members.iter().find(|m| m.handle == handle && m.state != MemberState::Absent);
+        let Some((boot, place)) = done.boot.zip(place) else {
+            return done.status;
+        };
+        match place.boots.judge(boot) {
+            AnsweredBy::Later => {
+                effects.reports.push(Report::MemberBoot { handle, boot });
+                IoStatus::Restarted
+            }
+            // The array has decided: it is done anew.
+            AnsweredBy::Earlier => IoStatus::Cancelled,
+            AnsweredBy::This if done.status == IoStatus::Restarted => IoStatus::Cancelled,
+            AnsweredBy::This => done.status,
         }
     }
 
@@ -79,7 +100,7 @@ impl Worker {
     fn part_read_done(&mut self, id: u32, handle: MemberHandle, status: IoStatus, effects: &mut Effects) {
         match status {
             IoStatus::Ok => return self.end_part(id, effects),
-            IoStatus::Medium | IoStatus::Cancelled => {}
+            IoStatus::Medium | IoStatus::Cancelled | IoStatus::Restarted => {}
             status => self.report_error(handle, status, effects),
         }
         // The stripe's run reads it from the others; a medium error shows there again and is mended there.
@@ -101,6 +122,10 @@ impl Worker {
         match status {
             IoStatus::Ok | IoStatus::Cancelled => {}
             IoStatus::Medium => run.bad.insert(member),
+            IoStatus::Restarted => {
+                run.avoid.insert(member);
+                run.doubted.push((handle, self.view.members[member.index()].boots.now()));
+            }
             status if present => {
                 run.avoid.insert(member);
                 effects.reports.push(Report::MemberError { handle, status });
@@ -126,9 +151,16 @@ impl Worker {
         if !status.is_ok() {
             run.missed.insert(member);
             // Of a device that is absent by now the array has recorded that it misses writes.
-            if matches!(status, IoStatus::Cancelled | IoStatus::Gone) {
-                // A member that is gone may come back as it was: then it gets what it missed.
+            if matches!(status, IoStatus::Cancelled | IoStatus::Gone | IoStatus::Restarted) {
+                // A member that is gone, or was restarted, may keep its place: then it gets what it missed.
                 run.resend.insert(member);
+            }
+            if status == IoStatus::Restarted {
+                run.doubted.push((handle, self.view.members[member.index()].boots.now()));
+                if self.runs[id].outstanding == 0 {
+                    self.writes_done(id, effects);
+                }
+                return;
             }
             if status == IoStatus::Gone && present {
                 effects.reports.push(Report::MemberError { handle, status });
@@ -154,8 +186,9 @@ impl Worker {
                 run.resend.remove(member);
             }
         }
-        let (failed, resend) = (!run.failed.is_empty(), run.resend);
-        if !failed && resend.is_empty() {
+        let waits = !run.failed.is_empty() || !run.doubted.is_empty();
+        let resend = run.resend;
+        if run.failed.is_empty() && resend.is_empty() {
             return self.finish(id, IoStatus::Ok, effects);
         }
         if view.abandon {
@@ -165,7 +198,7 @@ impl Worker {
             return self.finish(id, IoStatus::ReadOnly, effects);
         }
         let may = |m: MemberIndex| self.may_send(view.members[m.index()].handle, MemberOp::Write);
-        if failed || !resend.iter().all(may) {
+        if waits || !resend.iter().all(may) {
             self.held.push(id);
             return;
         }

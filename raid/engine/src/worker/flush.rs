@@ -20,8 +20,8 @@ pub(super) struct Flushes {
     outstanding: u32,
     /// Devices whose flush failed and that are present in the view; the flush ends when there is none.
     pub(super) failed: Vec<MemberHandle>,
-    /// Devices that were found restarted, and how often they had been in the view: the flush waits until the array has decided about them.
-    restarted: Vec<(MemberHandle, u32)>,
+    /// Devices that were found restarted, and the start of them that the view went on: the flush waits until the array has decided about them.
+    restarted: Vec<(MemberHandle, Option<u32>)>,
     /// Devices that are gone: the flush waits until they are absent, or back.
     gone: Vec<MemberHandle>,
     /// A restarted device stays, or one that was gone is back: the flush is repeated.
@@ -68,10 +68,12 @@ impl Worker {
             match status {
                 // It may come back, and has then still to be flushed.
                 IoStatus::Gone => self.flushes.gone.push(handle),
-                IoStatus::Restarted => self.flushes.restarted.push((handle, place.restarts)),
+                IoStatus::Restarted => self.flushes.restarted.push((handle, place.boots.now())),
+                // An earlier start of it did.
+                IoStatus::Cancelled => self.flushes.again = true,
                 _ => self.flushes.failed.push(handle),
             }
-            if status != IoStatus::Cancelled {
+            if !matches!(status, IoStatus::Cancelled | IoStatus::Restarted) {
                 effects.reports.push(Report::MemberError { handle, status });
             }
         }
@@ -123,7 +125,7 @@ impl Worker {
             state => state.is_some(),
         });
         restarted.retain(|(handle, before)| match place(*handle) {
-            Some(place) if place.restarts != *before => {
+            Some(place) if place.boots.now() != *before => {
                 *again = true;
                 false
             }
@@ -136,7 +138,7 @@ impl Worker {
         for id in active.drain(..) {
             let slot = &mut self.parts[id];
             slot.status = slot.status.and(status);
-            self.reply(id, effects);
+            self.end_part(id, effects);
         }
         self.flushes.active = active;
     }

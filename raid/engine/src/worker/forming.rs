@@ -47,7 +47,9 @@ fn clash(a: &Part, b: &Part) -> bool {
 impl Worker {
     /// Puts a part at the end of its stripe's waiting parts.
     pub(super) fn enqueue(&mut self, id: u32) {
-        let part = &self.parts[id].part;
+        let slot = &mut self.parts[id];
+        slot.restarts = self.restarts;
+        let part = &slot.part;
         if needs_mark(part.op) {
             self.writes_pending += 1;
         }

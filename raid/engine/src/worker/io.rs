@@ -182,6 +182,11 @@ impl Ios {
         Some(io)
     }
 
+    /// The device of a request that begins with this io.
+    pub(super) fn handle(&self, head: u32) -> MemberHandle {
+        self.pool[head].handle
+    }
+
     /// Whether the request that begins with this io has more than it.
     pub(super) fn is_merged(&self, head: u32) -> bool {
         self.pool[head].next != NONE

@@ -11,7 +11,8 @@
 //! - Ranges of active runs of one stripe never overlap, so nobody sees a row half written. Plain reads need no lock: a read beside
 //!   a write of the same sectors may return either.
 //! - Each part gets exactly one reply.
-//! - A client's write or a repair leaves only under a view with `write_ok`, and no write under one that is suspended. Resync,
+//! - A client's write or a repair leaves only under a view with `write_ok`, and no write under one that is suspended or fenced: what has
+//!   been sent is called back. Resync,
 //!   recovery and mending need no dirty mark: were it needed, a crash during a rebuild would leave an array that is dirty and
 //!   degraded, which nothing may assemble.
 //! - No read or write is sent to a member that is absent or silent in the newest view.
@@ -157,12 +158,24 @@ struct PartSlot {
     mismatches: u32,
     /// A FUA write whose data is written; only the flush is left.
     written: bool,
+    /// As the worker has it, when the part was put at its stripe.
+    restarts: u32,
 }
 
 impl PartSlot {
     fn new(part: Part, region: RegionIndex, member: MemberIndex) -> PartSlot {
         let status = IoStatus::Ok;
-        PartSlot { part, region, member, last_run: NONE, runs_left: 0, status, mismatches: 0, written: false }
+        PartSlot {
+            part,
+            region,
+            member,
+            last_run: NONE,
+            runs_left: 0,
+            status,
+            mismatches: 0,
+            written: false,
+            restarts: 0,
+        }
     }
 }
 
@@ -272,6 +285,8 @@ pub struct Worker {
     view_done_due: bool,
     /// A view came in this turn.
     resume_due: bool,
+    /// Views that have members which were restarted and stay: what those had not flushed before may be lost.
+    restarts: u32,
     sources: Sources,
     counters: Counters,
     now: Duration,
@@ -312,6 +327,7 @@ impl Worker {
             want_write_sent: false,
             view_done_due: true,
             resume_due: false,
+            restarts: 0,
             sources: Sources::default(),
             counters: Counters::default(),
             now: Duration::ZERO,
@@ -440,6 +456,11 @@ impl Worker {
     fn end_part(&mut self, id: u32, effects: &mut Effects) {
         let slot = &mut self.parts[id];
         let fua = matches!(slot.part.op, PartOp::Write { fua: true });
+        if fua && slot.status.is_ok() && slot.restarts != self.restarts {
+            // A member that took them may have lost them since, and the flush would be of nothing.
+            (slot.written, slot.last_run) = (false, NONE);
+            return self.enqueue(id);
+        }
         if fua && slot.status.is_ok() && !slot.written {
             slot.written = true;
             self.flushes.waiting.push(id);

@@ -100,6 +100,8 @@ pub(super) struct Run {
     pub(super) missed: MemberSet,
     /// Devices whose write failed; the run waits for a view in which they are absent.
     pub(super) failed: Vec<MemberHandle>,
+    /// Devices that turned out to be restarted, and the start of them that the view went on: the run waits until it goes on another.
+    pub(super) doubted: Vec<(MemberHandle, Option<u32>)>,
     /// Members whose write must be sent again once the view allows it.
     pub(super) resend: MemberSet,
     /// The reads did not all succeed: plan again.
@@ -132,6 +134,7 @@ impl Run {
         self.cached = MemberSet::EMPTY;
         self.missed = MemberSet::EMPTY;
         self.failed.clear();
+        self.doubted.clear();
         self.resend = MemberSet::EMPTY;
         self.replan = false;
         self.mismatches = 0;

@@ -7,7 +7,7 @@ use raid_core::plan::{self, Ask, Method, ParityWork, Plan, Refusal, SyncAsk, Syn
 use raid_core::units::{MemberIndex, MemberSet, Sectors};
 
 use super::io::{Io, Whose};
-use super::run::{Kind, Phase, Place, Planned, Run};
+use super::run::{Kind, Phase, Planned, Run};
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
 use crate::message::{IoStatus, Report};
@@ -46,6 +46,7 @@ impl Worker {
         let run = &mut self.runs[id];
         assert!(run.outstanding == 0 && run.phase == Phase::Held, "a run starts with nothing outstanding");
         run.replan = false;
+        run.doubted.retain(|(handle, before)| self.view.goes_on(*handle) == Some(*before));
         run.cached = match run.kind {
             Kind::Write => self.cache.held(run, self.geometry.all_members()),
             Kind::Rebuild | Kind::Sync(_) => MemberSet::EMPTY,
@@ -98,12 +99,18 @@ impl Worker {
         match self.plan(id, standing) {
             Ok(Planned::Sync(plan)) if plan == SyncPlan::SKIP && !silent.union(failing).is_empty() => Verdict::Hold,
             Ok(Planned::Sync(SyncPlan::SKIP)) => self.skipped(run.kind, standing),
+            // Where parity is not known to be right, what it says of a member that may come back is not to be believed.
+            Ok(Planned::Data(Plan { rebuild: Some(member), .. }))
+                if !self.is_trusted(run) && silent.union(failing).contains(member) =>
+            {
+                Verdict::Hold
+            }
             Ok(planned) => {
                 let write = self.write_set(id, &planned, standing);
                 if write.intersects(silent) { Verdict::Hold } else { Verdict::Go(planned, write) }
             }
             Err(_) if view.suspended || !silent.is_empty() => Verdict::Hold,
-            Err(_) if !failing.is_empty() && !view.read_only => Verdict::Hold,
+            Err(_) if !failing.is_empty() && (!view.read_only || !run.doubted.is_empty()) => Verdict::Hold,
             Err(_) if !run.bad.is_empty() && run.sectors > 1 => Verdict::Split,
             Err(_) => Verdict::End(IoStatus::Failed),
         }
@@ -120,7 +127,7 @@ impl Worker {
 
     fn plan(&self, id: u32, (readable, writable, _): Standing) -> Result<Planned, Refusal> {
         let run = &self.runs[id];
-        let Place { stripe, parity, .. } = run.place;
+        let parity = run.place.parity;
         let data = self.geometry.all_members().without(parity);
         let readable = readable.minus(run.bad).minus(run.avoid);
         let held = run.cached;
@@ -136,7 +143,6 @@ impl Worker {
                 return plan::sync(&SyncAsk { data, parity, readable, writable, held, kind }).map(Planned::Sync);
             }
         };
-        let end = self.geometry.member_sector(stripe) + Sectors(u64::from(run.end()));
         plan::plan(&Ask {
             data,
             parity,
@@ -146,10 +152,16 @@ impl Worker {
             overwrite,
             partial: MemberSet::EMPTY,
             want,
-            parity_trusted: end <= self.view.parity_trusted_below,
+            parity_trusted: self.is_trusted(run),
             rmw_level: self.view.rmw_level,
         })
         .map(Planned::Data)
+    }
+
+    /// Whether parity is known to be right where the run is.
+    fn is_trusted(&self, run: &Run) -> bool {
+        let end = self.geometry.member_sector(run.place.stripe) + Sectors(u64::from(run.end()));
+        end <= self.view.parity_trusted_below
     }
 
     /// Blocks to be written: what the plan says, and a block that gave a medium error and was rebuilt, where that can be.

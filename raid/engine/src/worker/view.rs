@@ -10,7 +10,7 @@ use super::run::Phase;
 use super::running::Queue;
 use super::{Effects, Standing, Worker};
 use crate::member::MemberOp;
-use crate::message::{MemberHandle, MemberState, Report, ToWorker, View};
+use crate::message::{MemberHandle, MemberState, MemberView, Report, ToWorker, View};
 
 /// Which members can be read, written, and are silent, in the present view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,17 @@ impl Worker {
         self.want_write_sent = false;
         let stand = Stand::of(&view);
         let less_trusted = view.parity_trusted_below < self.view.parity_trusted_below;
-        if stand != self.stand || less_trusted {
+        let stays = |m: &MemberView| m.state != MemberState::Absent;
+        let mut places = view.members.iter().zip(&self.view.members);
+        let restarted = places.any(|(new, old)| stays(new) && new.handle == old.handle && new.boots != old.boots);
+        self.restarts = self.restarts.wrapping_add(u32::from(restarted));
+        if restarted {
+            // What was read may be gone.
+            for (_, run) in self.runs.iter_mut() {
+                run.replan |= run.phase == Phase::Reading;
+            }
+        }
+        if stand != self.stand || less_trusted || restarted {
             // What a member holds may no longer be what was sent to it: what is in memory counts no more, and is read again.
             self.cache.clear(&mut self.pages);
             for (_, run) in self.runs.iter_mut() {
@@ -98,8 +108,12 @@ impl Worker {
         let present = |h: &MemberHandle| state_of(view, *h) != MemberState::Absent;
         for (_, run) in self.runs.iter_mut() {
             run.failed.retain(present);
+            run.doubted.retain(|(handle, before)| view.goes_on(*handle) == Some(*before));
         }
+        let halted = view.suspended || view.fenced;
         self.ios.cancel(effects, |io| match state_of(view, io.handle) {
+            // What has not left is not to leave any more; when writes may leave again, they are sent anew.
+            _ if halted && io.op == MemberOp::Write => true,
             MemberState::Absent => true,
             MemberState::Silent => io.op == MemberOp::Read || abandon,
             // The array looks at members no more: nobody would notice that one has fallen silent.

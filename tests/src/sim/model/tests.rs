@@ -67,11 +67,22 @@ fn what_was_flushed_survives_and_what_was_not_may_be_gone() {
             sectors: model.sectors.clone(),
             unflushed: Vec::new(),
             garbage: false,
+            lost_at: 7,
             floor: 0,
         };
         assert!(holds(&mut one, id, 10), "{id}");
         assert!(!holds(&mut one, 0, 11));
     }
+}
+
+#[test]
+fn a_read_that_was_under_way_when_caches_were_lost_settles_nothing() {
+    let mut model = model();
+    let a = write(&mut model, 1, 2, false);
+    model.caches_lost(5);
+    assert!(model.check(9, &contents(a, 9), 4, 6).is_ok(), "read before the loss, or kept");
+    assert!(holds(&mut model, 0, 10), "lost after it was read");
+    assert!(!holds(&mut model, a, 12), "this one began after the loss");
 }
 
 #[test]

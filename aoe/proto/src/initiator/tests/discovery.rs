@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::initiator::*;
-use crate::wire::{AtaString, Body, CCmd, Command, ConfigInfo, Header, Identify, MIN_FRAME, MacAddr};
+use crate::wire::{AtaError, AtaString, Body, CCmd, Command, ConfigInfo, Header, Identify, MIN_FRAME, MacAddr};
 
 fn queries(sent: &[Sent]) -> Vec<(PortId, MacAddr, Address)> {
     let query = |sent: &Sent| match sent.frame() {
@@ -146,7 +146,7 @@ fn a_beacon_of_a_device_in_use_means_restart() {
     host.receive(PORT, &target.beacon());
     let sent = host.exchange(&mut target);
     assert_eq!(commands(&sent).len(), 1, "IDENTIFY: it may be another disk now");
-    assert_eq!(host.take_events(), [Event::Restarted { device }]);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: None }]);
     // A copy of the beacon tells nothing new.
     host.now += ms(10);
     host.receive(PORT, &target.beacon());
@@ -154,7 +154,26 @@ fn a_beacon_of_a_device_in_use_means_restart() {
     assert_eq!(host.take_events(), []);
     host.now += ms(1000);
     host.receive(PORT, &target.beacon());
-    assert_eq!(host.take_events(), [Event::Restarted { device }]);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: None }]);
+}
+
+#[test]
+fn a_device_that_was_found_by_its_beacon_was_not_restarted() {
+    let mut target = Target::new(2048);
+    let mut host = Host::new(Tunables::default());
+    let device = host.open();
+    host.receive(PORT, &target.beacon());
+    host.exchange(&mut target);
+    assert!(matches!(host.take_events()[..], [Event::Found(_), Event::PathUp { .. }]));
+    // A copy of the beacon, and later proof that it is still there.
+    host.now += ms(300);
+    host.receive(PORT, &target.beacon());
+    host.exchange(&mut target);
+    assert_eq!(host.take_events(), []);
+    host.now += ms(1000);
+    host.receive(PORT, &target.beacon());
+    host.exchange(&mut target);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: None }]);
 }
 
 #[test]
@@ -172,7 +191,7 @@ fn our_shelf_tells_a_restart_by_its_boot_number() {
     let flush = host.submit(device, Op::Flush, 0, 0);
     host.exchange(&mut target);
     assert_eq!(host.status(flush), Some(Status::Restarted));
-    assert_eq!(host.take_events(), [Event::Restarted { device }]);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: Some(78) }]);
     let flush = host.submit(device, Op::Flush, 0, 0);
     host.exchange(&mut target);
     assert_eq!(host.status(flush), Some(Status::Ok));
@@ -180,7 +199,75 @@ fn our_shelf_tells_a_restart_by_its_boot_number() {
     target.identify.boot = 79;
     host.receive(PORT, &target.beacon());
     host.exchange(&mut target);
-    assert_eq!(host.take_events(), [Event::Restarted { device }]);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: Some(79) }]);
+}
+
+#[test]
+fn replies_of_our_shelf_say_which_start_they_come_from() {
+    let mut target = Target::ours(2048);
+    let (mut host, device) = found(&mut target);
+    let write = host.submit(device, Op::Write { fua: false }, 8, 8);
+    host.exchange(&mut target);
+    assert_eq!((host.status(write), host.boot(write)), (Some(Status::Ok), Some(77)));
+    // Restarted and told by nobody: what was not flushed may be gone, so the next read may be of older data.
+    target.identify.boot = 78;
+    let read = host.submit(device, Op::Read, 8, 8);
+    host.exchange(&mut target);
+    assert_eq!((host.status(read), host.boot(read)), (Some(Status::Ok), Some(78)));
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: Some(78) }]);
+    // A failure says it, too.
+    target.identify.boot = 79;
+    target.fault(Fault::Ata(0x41, AtaError::UNC));
+    let read = host.submit(device, Op::Read, 8, 8);
+    host.exchange(&mut target);
+    assert_eq!((host.status(read), host.boot(read)), (Some(Status::Medium), Some(79)));
+}
+
+#[test]
+fn a_request_that_two_starts_carried_out_was_not_carried_out() {
+    for op in [Op::Read, Op::Write { fua: false }] {
+        let mut target = Target::ours(2048);
+        let (mut host, device) = found(&mut target);
+        let request = host.submit(device, op, 0, 32);
+        let frames = host.sent();
+        let replies: Vec<_> = [(77, &frames[0]), (78, &frames[1])]
+            .map(|(boot, frame)| {
+                target.identify.boot = boot;
+                target.answer(&frame.bytes).expect("a reply")
+            })
+            .into();
+        for reply in &replies {
+            host.receive(PORT, reply);
+        }
+        assert_eq!((host.status(request), host.boot(request)), (Some(Status::Restarted), Some(78)), "{op:?}");
+        assert_eq!(host.take_events(), [Event::Restarted { device, boot: Some(78) }]);
+        // Again, with the earlier start's reply arriving last: that is no second restart.
+        let request = host.submit(device, Op::Read, 0, 32);
+        let frames = host.sent();
+        for (boot, frame) in [(78, &frames[0]), (77, &frames[1])] {
+            target.identify.boot = boot;
+            let reply = target.answer(&frame.bytes).expect("a reply");
+            host.receive(PORT, &reply);
+        }
+        assert_eq!((host.status(request), host.boot(request)), (Some(Status::Restarted), Some(78)));
+        assert_eq!(host.take_events(), []);
+    }
+}
+
+#[test]
+fn addresses_in_replies_of_other_targets_are_not_boot_numbers() {
+    for ours in [false, true] {
+        // A shelf of ours from before it told.
+        let mut target = if ours { Target::ours(2048) } else { Target::new(2048) };
+        target.identify.boot_flag = false;
+        let (mut host, device) = found(&mut target);
+        for lba in [0, 8, 16] {
+            let read = host.submit(device, Op::Read, lba, 8);
+            host.exchange(&mut target);
+            assert_eq!((host.status(read), host.boot(read)), (Some(Status::Ok), None));
+        }
+        assert_eq!(host.take_events(), []);
+    }
 }
 
 #[test]
@@ -191,7 +278,7 @@ fn a_restart_at_a_new_address_is_a_restart() {
     host.receive(PORT, &target.beacon());
     host.exchange(&mut target);
     let up = Event::PathUp { device, port: PORT, mac: TARGET_B };
-    assert_eq!(host.take_events(), [Event::Restarted { device }, up]);
+    assert_eq!(host.take_events(), [Event::Restarted { device, boot: None }, up]);
 }
 
 #[test]
@@ -203,7 +290,7 @@ fn a_changed_capacity_is_told_and_taken() {
     host.receive(PORT, &target.beacon());
     host.exchange(&mut target);
     let sectors = 4096;
-    let expected = [Event::Restarted { device }, Event::SizeChanged { device, sectors }];
+    let expected = [Event::Restarted { device, boot: None }, Event::SizeChanged { device, sectors }];
     assert_eq!(host.take_events(), expected);
     host.read(device, 4095, 1);
 }

@@ -57,6 +57,7 @@ pub(super) struct Host {
     pub(super) now: Duration,
     pub(super) buffers: BTreeMap<u64, Vec<u8>>,
     pub(super) completions: Vec<(u64, Status)>,
+    boots: BTreeMap<u64, Option<u32>>,
     pub(super) events: Vec<Event>,
     next_id: u64,
 }
@@ -72,6 +73,7 @@ impl Host {
             now: ms(1000),
             buffers: BTreeMap::new(),
             completions: Vec::new(),
+            boots: BTreeMap::new(),
             events: Vec::new(),
             next_id: 0,
         };
@@ -118,6 +120,11 @@ impl Host {
         self.submit(device, Op::Write { fua: false }, lba, sectors)
     }
 
+    /// Which start of the target carried a request out.
+    pub(super) fn boot(&self, id: u64) -> Option<u32> {
+        self.boots[&id]
+    }
+
     pub(super) fn cancel(&mut self, id: u64) {
         self.initiator.cancel(self.now, RequestId(id));
     }
@@ -141,10 +148,11 @@ impl Host {
     }
 
     fn collect(&mut self) {
-        while let Some(Completion { id, status }) = self.initiator.poll_completion() {
+        while let Some(Completion { id, status, boot }) = self.initiator.poll_completion() {
             let before = self.completions.iter().any(|(other, _)| *other == id.0);
             assert!(!before, "request {} completed twice", id.0);
             self.completions.push((id.0, status));
+            self.boots.insert(id.0, boot);
         }
         while let Some(event) = self.initiator.poll_event() {
             self.events.push(event);
@@ -276,6 +284,7 @@ impl Target {
         let mut target = Target::new(sectors);
         target.identify.model = AtaString::new(crate::wire::MODEL);
         target.identify.dedupe_flag = true;
+        target.identify.boot_flag = true;
         target.identify.fua = true;
         target.identify.boot = 77;
         target
@@ -332,6 +341,9 @@ impl Target {
         let header = header.reply(self.mac, self.address, None);
         let mut registers =
             AtaReply { flags: request.flags, error: AtaError(0), sectors: 0, status: AtaStatus::OK, lba: request.lba };
+        if self.identify.tells_boot() && request.opcode != Opcode::IDENTIFY {
+            registers.lba = AtaReply::boot_number_lba(self.identify.boot);
+        }
         match fault {
             Some(Fault::Ata(status, error)) => {
                 registers.status = AtaStatus(status);

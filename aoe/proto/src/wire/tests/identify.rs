@@ -35,6 +35,7 @@ fn full() -> Identify {
         wwn: Some(0x5001_2345_6789_ABCD),
         boot: 0x8765_4321,
         dedupe_flag: true,
+        boot_flag: true,
         ..Identify::disk(0x1234_5678_9ABC)
     }
 }
@@ -82,7 +83,7 @@ fn words_are_where_ata_has_them() {
         (117, 0),
         (129, 0x4321),
         (130, 0x8765),
-        (131, 1),
+        (131, 3),
         (169, 1),
         (209, 0x4000),
         (217, 1),
@@ -126,6 +127,7 @@ fn feature_bits_are_independent() {
         Identify { trim_zeroes: true, ..plain },
         Identify { solid_state: true, ..plain },
         Identify { dedupe_flag: true, ..plain },
+        Identify { boot_flag: true, ..plain },
         Identify { logical_sector: 4096, ..plain },
         Identify { physical_exponent: 3, ..plain },
         Identify { wwn: Some(7), ..plain },
@@ -208,14 +210,15 @@ proptest! {
     fn identify_round_trip(
         serial in "[!-~][ -~]{0,18}",
         sectors in 0..LBA48_END,
-        flags: [bool; 8],
+        flags: [bool; 9],
         (trim_blocks, boot) in any::<(u16, u32)>(),
         (physical_exponent, wwn) in (0u8..16, any::<Option<u64>>()),
     ) {
-        let [flush, flush_ext, write_cache, supported, fua, trim, solid_state, dedupe_flag] = flags;
+        let [flush, flush_ext, write_cache, supported, fua, trim, solid_state, dedupe_flag, boot_flag] = flags;
         let identify = Identify {
             serial: AtaString::new(&serial), flush, flush_ext, write_cache, write_cache_supported: supported, fua,
-            trim, trim_blocks, physical_exponent, solid_state, wwn, boot, dedupe_flag, ..Identify::disk(sectors)
+            trim, trim_blocks, physical_exponent, solid_state, wwn, boot, dedupe_flag, boot_flag,
+            ..Identify::disk(sectors)
         };
         prop_assert_eq!(Identify::parse(&emit(&identify)), Ok(identify));
     }

@@ -107,6 +107,7 @@ fn happen(world: &mut World, event: &Event) {
             let device = device(world, *n);
             world.devices.get_mut(&device).unwrap().mute = false;
             world.event(device, MemberEvent::Restarted);
+            world.unsilence(device);
         }
         Event::Error(n, status) => world.member_error(device(world, *n), *status),
         Event::Status(n, status) => {

@@ -155,7 +155,13 @@ fn a_refused_device_is_let_go_of_unless_it_is_known() {
     assert_eq!(world.released, [9, 9]);
 
     // Another channel to the place of a member.
-    let device = crate::array::Device { handle: MemberHandle(30), name: "d1".into(), sectors: DEVICE, volatile: false };
+    let device = crate::array::Device {
+        handle: MemberHandle(30),
+        name: "d1".into(),
+        sectors: DEVICE,
+        volatile: false,
+        boot: None,
+    };
     let again = world.command(Command::Add { device, device_uuid: [30; 16] });
     assert_eq!(kind(&world, again), CommandErrorKind::Busy);
     assert_eq!(world.released, [9, 9, 30]);
@@ -208,7 +214,13 @@ fn a_missing_device_of_the_same_name_is_replaced() {
     world.silence(2);
     world.pass(31 * SECOND);
     // The same place, a fresh disk, a new channel.
-    let device = crate::array::Device { handle: MemberHandle(30), name: "d2".into(), sectors: DEVICE, volatile: false };
+    let device = crate::array::Device {
+        handle: MemberHandle(30),
+        name: "d2".into(),
+        sectors: DEVICE,
+        volatile: false,
+        boot: None,
+    };
     let mut fresh = world.devices[&2].clone();
     fresh.mute = false;
     *fresh.stored = [0; 4096];

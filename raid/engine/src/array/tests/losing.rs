@@ -6,7 +6,7 @@ use raid_core::md::Role;
 use raid_core::units::Sector;
 
 use super::world::{Setup, World};
-use crate::array::{ArrayState, Command, CommandErrorKind, Input, MemberEvent, Tunables};
+use crate::array::{ArrayState, Command, CommandErrorKind, Input, MemberEvent, MetaOp, Tunables};
 use crate::message::{IoStatus, MemberHandle, MemberState};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -390,6 +390,7 @@ fn more_restarts_than_parity_covers_are_told_to_clients_and_resynced() {
     for handle in [1, 2] {
         world.devices.get_mut(&handle).unwrap().mute = false;
         world.event(handle, MemberEvent::Restarted);
+        world.unsilence(handle);
     }
     assert_eq!(world.flush_faults, 1);
     assert!(!world.view().suspended);
@@ -398,6 +399,88 @@ fn more_restarts_than_parity_covers_are_told_to_clients_and_resynced() {
     world.settle();
     assert_eq!(world.array.degraded(), 0);
     assert_eq!(world.view().parity_trusted_below, Sector(u64::MAX));
+}
+
+#[test]
+fn a_restarted_member_is_given_up_once_the_others_have_been_flushed() {
+    let mut world = writing();
+    world.sync_held = true;
+    world.event(2, MemberEvent::Restarted);
+    assert_eq!(world.state(2), MemberState::Silent);
+    assert!(world.meta.iter().all(|(_, handle, op)| *handle != 2 && matches!(op, MetaOp::Flush)), "{:?}", world.meta);
+    assert_eq!(world.meta.len(), 3);
+    // One of the others turns out to have been restarted as well: none is given up, and clients are told.
+    let other = world.devices.get_mut(&3).unwrap();
+    other.boot = other.boot.map(|boot| boot + 1);
+    world.settle();
+    assert_eq!((world.array.degraded(), world.flush_faults), (0, 1));
+    assert_eq!(world.view().parity_trusted_below, Sector::ZERO);
+    assert_eq!(world.view().members[3].boots.now(), Some(2));
+}
+
+#[test]
+fn a_member_that_is_restarted_while_parity_is_not_right_stays() {
+    let mut world = writing();
+    world.sync_held = true;
+    for handle in [1, 2] {
+        world.event(handle, MemberEvent::Silent { since: Duration::ZERO });
+    }
+    for handle in [1, 2] {
+        world.event(handle, MemberEvent::Restarted);
+        world.unsilence(handle);
+    }
+    assert_eq!((world.flush_faults, world.view().parity_trusted_below), (1, Sector::ZERO));
+    // A third is noticed later: what it had cannot be had from the others.
+    world.event(3, MemberEvent::Restarted);
+    world.settle();
+    assert_eq!((world.array.degraded(), world.flush_faults), (0, 2));
+    assert_eq!(world.view().parity_trusted_below, Sector::ZERO);
+    world.sync_held = false;
+    world.settle();
+    assert_eq!((world.array.degraded(), world.view().parity_trusted_below), (0, Sector(u64::MAX)));
+}
+
+#[test]
+fn a_restart_is_counted_once() {
+    let mut world = writing();
+    world.event(2, MemberEvent::Restarted);
+    world.settle();
+    assert_eq!((world.array.degraded(), world.state(2)), (0, MemberState::InSync), "rebuilt");
+    world.write(0);
+    world.settle();
+    // Somebody who has not talked to it since learns of it only now, and a late answer of the start before comes in.
+    for boot in [2, 1] {
+        let report = crate::message::Report::MemberBoot { handle: MemberHandle(2), boot };
+        world.input(Input::Report(crate::message::WorkerId(1), report));
+        assert_eq!(world.state(2), MemberState::InSync, "{boot}");
+    }
+}
+
+#[test]
+fn superblocks_on_their_way_are_called_back_when_nothing_may_be_written() {
+    for fence in [false, true] {
+        let mut world = World::new(Setup::default());
+        world.write(0);
+        let written = |world: &World| world.meta.iter().filter(|(_, _, op)| matches!(op, MetaOp::Write { .. })).count();
+        while written(&world) == 0 {
+            world.step();
+        }
+        assert!(written(&world) > 0);
+        let cancelled = world.cancelled.len();
+        if fence {
+            world.event(3, MemberEvent::Fenced);
+        } else {
+            world.silence(1);
+            world.silence(2);
+        }
+        assert_eq!(world.cancelled.len(), cancelled + written(&world));
+        if !fence {
+            world.unsilence(1);
+            world.unsilence(2);
+            world.settle();
+            assert!(!world.is_waiting(0), "they are written again");
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,44 @@ fn dirty_and_degraded_by_force_has_nothing_to_resync_with() {
 }
 
 #[test]
+fn what_was_found_counts_only_until_something_else_is_written() {
+    let mut devices = created(&Setup { assume_clean: false, ..Setup::default() });
+    devices.remove(&1);
+    let mut world = World::from_devices(Setup::default(), devices, &FORCE);
+    world.settle();
+    assert_eq!(world.superblock(0).resync_offset, None, "clean, as there is nothing to resync with");
+    // It is to say what it said when it was found; it does not any more.
+    world.write(0);
+    world.settle();
+    assert_eq!(world.superblock(0).resync_offset, Some(Sector::ZERO));
+}
+
+#[test]
+fn a_member_that_is_back_is_not_taken_for_another_half() {
+    let mut world = World::new(Setup { spares: 1, ..Setup::default() });
+    world.try_crashes = false;
+    world.silence(1);
+    world.pass(31 * SECOND);
+    world.settle();
+    assert_eq!((world.role(1), world.role(4)), (Role::Faulty, Role::Active(1)));
+    // What device 0 has seen last is that device 1 has failed; then it is lost as well, and device 1 takes its place.
+    let last = world.devices[&0].clone();
+    world.unsilence(1);
+    world.settle();
+    assert_eq!(world.role(1), Role::Spare);
+    world.silence(0);
+    world.pass(31 * SECOND);
+    world.settle();
+    assert_eq!((world.role(0), world.role(1)), (Role::Faulty, Role::Active(0)));
+    let mut devices = world.devices;
+    devices.insert(0, last);
+    let mut world = World::from_devices(Setup::default(), devices, &Options::default());
+    world.try_crashes = false;
+    world.settle();
+    assert_eq!(world.role(0), Role::Spare, "it was only out of date");
+}
+
+#[test]
 fn a_member_taken_by_force_makes_all_parity_suspect() {
     let mut devices = created(&Setup::default());
     for handle in [0, 1, 3] {
@@ -132,10 +170,11 @@ fn a_stale_device_whose_number_was_given_away_gets_another() {
     let mut world = World::from_devices(Setup::default(), devices, &Options::default());
     world.try_crashes = false;
     world.settle();
-    assert_eq!(world.superblock(9).dev_number, 5);
+    // Another again when it comes back: the first is for telling the two apart at once.
+    assert_eq!(world.superblock(9).dev_number, 6);
     for handle in [0, 2, 3, 9, 10] {
         let superblock = world.superblock(handle);
-        assert_eq!((superblock.role_of(4), superblock.role_of(5)), (Role::Active(1), Role::Spare));
+        assert_eq!((superblock.role_of(4), superblock.role_of(6)), (Role::Active(1), Role::Spare));
     }
     assert_eq!(world.superblock(9).role(), Role::Spare);
     assert_eq!(world.superblock(9).events, world.superblock(0).events);
@@ -173,5 +212,6 @@ fn numbers_that_are_used_again_belong_to_nobody() {
         world.settle();
     }
     let numbers: Vec<_> = world.detail().devices.iter().skip(4).map(|row| row.number.unwrap()).collect();
-    assert_eq!(numbers, [5, ROLES_MAX as u32 - 1, 4, 6, 7]);
+    // The one with the highest number, which no table has, comes back as a new one.
+    assert_eq!(numbers, [5, 6, 4, 7, 8]);
 }

@@ -39,6 +39,8 @@ pub(super) struct FakeDevice {
     pub(super) sectors: Sectors,
     /// Answers nothing while set; requests wait.
     pub(super) mute: bool,
+    /// Which start of it answers.
+    pub(super) boot: Option<u32>,
     /// How requests end.
     pub(super) status: IoStatus,
     /// Clients' writes that it has not flushed.
@@ -72,7 +74,7 @@ pub(super) struct World {
     pub(super) devices: BTreeMap<u16, FakeDevice>,
     pub(super) meta: VecDeque<(MetaId, u16, MetaOp)>,
     /// Metadata requests that were given up and have not ended.
-    cancelled: BTreeSet<MetaId>,
+    pub(super) cancelled: BTreeSet<MetaId>,
     pub(super) workers: Vec<FakeWorker>,
     pub(super) sync: VecDeque<SyncRun>,
     /// How sync runs end, and whether they end.
@@ -103,6 +105,7 @@ fn fresh_device() -> FakeDevice {
         volatile: false,
         sectors: DEVICE,
         mute: false,
+        boot: None,
         status: IoStatus::Ok,
         unflushed: false,
         forgot: false,
@@ -155,7 +158,9 @@ pub(super) fn created(setup: &Setup) -> BTreeMap<u16, FakeDevice> {
     };
     let made = create(&array, &devices).unwrap();
     let device = |superblock: &Superblock| {
-        let mut device = FakeDevice { volatile: setup.volatile, missed: false, ..fresh_device() };
+        // Those without a flush are not our shelves, and tell nothing.
+        let boot = (!setup.volatile).then_some(1);
+        let mut device = FakeDevice { volatile: setup.volatile, missed: false, boot, ..fresh_device() };
         superblock.emit(&mut device.stored);
         device
     };
@@ -469,7 +474,8 @@ impl World {
                 }
             }
         }
-        self.input(Input::MetaDone { id, status, data: read });
+        let boot = if given_up { None } else { self.devices[&handle].boot };
+        self.input(Input::MetaDone { id, status, boot, data: read });
         true
     }
 
@@ -521,8 +527,11 @@ impl World {
     }
 
     pub(super) fn event(&mut self, handle: u16, event: MemberEvent) {
+        let mut event = event;
         if event == MemberEvent::Restarted {
             let device = self.devices.get_mut(&handle).unwrap();
+            device.boot = device.boot.map(|boot| boot + 1);
+            event = device.boot.map_or(event, MemberEvent::Boot);
             device.cached = None;
             device.rebuilt = device.rebuilt_flushed.clone();
             device.forgot |= device.unflushed;
@@ -593,10 +602,6 @@ impl FakeDevice {
 }
 
 pub(super) fn described(handle: u16, device: &FakeDevice) -> Device {
-    Device {
-        handle: MemberHandle(handle),
-        name: format!("d{handle}"),
-        sectors: device.sectors,
-        volatile: device.volatile,
-    }
+    let &FakeDevice { sectors, volatile, boot, .. } = device;
+    Device { handle: MemberHandle(handle), name: format!("d{handle}"), sectors, volatile, boot }
 }

@@ -57,7 +57,8 @@ impl Finder {
                 Event::Found(Found { identify, durability, .. }) => {
                     let address = self.address.expect("nothing else was opened");
                     let links = Arc::clone(&self.links);
-                    each(Sight::Found(AoeDisk::known(links, address, Sectors(identify.sectors), durability)));
+                    let (sectors, boot) = (Sectors(identify.sectors), identify.boot_number());
+                    each(Sight::Found(AoeDisk::known(links, address, sectors, durability, boot)));
                 }
                 Event::Seen(device) => each(Sight::Seen(device.address)),
                 _ => {}

@@ -166,7 +166,7 @@ impl Disk {
         let place = self.pending.iter().enumerate().filter(|(_, p)| can(p)).nth(nth % count).expect("counted").0;
         let pending = self.pending.swap_remove(place);
         let closed_until = closed_until.filter(|_| pending.request.op == MemberOp::Write);
-        let done = Done { id: pending.request.id, status: pending.status.expect("filtered"), closed_until };
+        let done = Done { id: pending.request.id, status: pending.status.expect("filtered"), boot: None, closed_until };
         (pending, done)
     }
 

@@ -97,6 +97,7 @@ impl FakeArray {
                 write_ok: false,
                 suspended: false,
                 read_only: false,
+                fenced: false,
                 rmw_level,
                 abandon: false,
             },
@@ -297,6 +298,7 @@ impl FakeArray {
                     self.plan(at, Task::Drop(handle));
                 }
             }
+            Report::MemberBoot { .. } => panic!("these devices tell no boot numbers"),
             Report::Corrected { sectors, .. } => self.corrected += u64::from(sectors),
         }
     }

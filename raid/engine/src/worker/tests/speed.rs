@@ -13,7 +13,7 @@ use raid_core::units::{MemberCount, Sector, Sectors};
 use super::model::Rng;
 use crate::board::{Board, Desk, Traffic};
 use crate::member::Done;
-use crate::message::{ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, View, WorkerId};
+use crate::message::{Boots, ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, View, WorkerId};
 use crate::plug::{self, Memory, Whole};
 use crate::region::Regions;
 use crate::slab::{Arena, PAGE, Piece, Slab};
@@ -51,7 +51,7 @@ impl Load {
             state: MemberState::InSync,
             handle: MemberHandle(u16::from(i)),
             data_offset: Sector(2048),
-            restarts: 0,
+            boots: Boots::default(),
         };
         let view = View {
             generation: 1,
@@ -60,6 +60,7 @@ impl Load {
             write_ok: true,
             suspended: false,
             read_only: false,
+            fenced: false,
             rmw_level: RmwLevel::Fewer,
             abandon: false,
         };
@@ -132,7 +133,7 @@ impl Load {
         let effects = &mut self.effects;
         for request in effects.requests.drain(..) {
             let (id, status) = (request.id, IoStatus::Ok);
-            self.inputs.done.push(Done { id, status, closed_until: None });
+            self.inputs.done.push(Done { id, status, boot: None, closed_until: None });
         }
         effects.segs.clear();
         effects.reports.clear();

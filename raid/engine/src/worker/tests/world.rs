@@ -16,8 +16,8 @@ use super::model::{self, Model, Rng};
 use crate::board::{Board, Desk, Traffic};
 use crate::member::{MemberOp, MemberRequest};
 use crate::message::{
-    ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, PartReply, Report, SyncKind, ToWorker,
-    View, WorkerId,
+    Boots, ClientId, IoStatus, MemberHandle, MemberState, MemberView, Part, PartOp, PartReply, Report, SyncKind,
+    ToWorker, View, WorkerId,
 };
 use crate::plug::{self, Memory, Whole};
 use crate::region::{RegionIndex, Regions};
@@ -184,7 +184,7 @@ impl World {
                 state: MemberState::InSync,
                 handle: MemberHandle(u16::from(i)),
                 data_offset: Sector(2048 + 8 * u64::from(i)),
-                restarts: 0,
+                boots: Boots::default(),
             })
             .collect();
         let array = FakeArray::new(members, shape.workers, window, shape.chunk, shape.rmw_level);
