@@ -26,6 +26,8 @@ const PACKAGES: &str =
 const SETUP_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Longest job over a network.
 const NET_LIMIT: Duration = Duration::from_secs(240);
+/// Memory of a job in MiB, unless it says otherwise.
+const MEMORY_MIB: u32 = 768;
 const KERNEL: &str = "/usr/bin/linux.uml";
 /// What comes before the script's exit status in the output.
 const STATUS_MARK: &str = "kernel-rc ";
@@ -160,12 +162,14 @@ pub struct Job<'a> {
     pub net: Option<Net<'a>>,
     /// When it is killed.
     pub limit: Duration,
+    /// Its memory in MiB.
+    pub memory_mib: u32,
 }
 
 impl<'a> Job<'a> {
     /// A script with disks and no network.
     pub fn new(script: &'a str, disks: &'a [&'a Path]) -> Self {
-        Self { script, disks, net: None, limit: Duration::from_secs(100) }
+        Self { script, disks, net: None, limit: Duration::from_secs(100), memory_mib: MEMORY_MIB }
     }
 
     /// The same with a network, under a limit that is enough for much traffic.
@@ -247,8 +251,9 @@ fn init_script(job: &Job<'_>) -> String {
 }
 
 fn kernel_arguments(job: &Job<'_>) -> Vec<String> {
-    let fixed = "mem=768M root=none rootfstype=hostfs rootflags=/ rw init=/job/init con=null con0=null,fd:1 ssl=null quiet seccomp=on uml_dir=/tmp/";
-    let mut arguments: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
+    let fixed = "root=none rootfstype=hostfs rootflags=/ rw init=/job/init con=null con0=null,fd:1 ssl=null quiet seccomp=on uml_dir=/tmp/";
+    let memory = format!("mem={}M", job.memory_mib);
+    let mut arguments: Vec<String> = std::iter::once(memory).chain(fixed.split(' ').map(str::to_owned)).collect();
     arguments.extend((1..).zip(job.disks).map(|(n, _)| format!("ubd{n}=/job/disk{n}")));
     if let Some(net) = &job.net {
         arguments.push(format!("vec0:transport=raw,ifname={},depth=128,gro=0,mtu={}", net.interface, net.mtu));

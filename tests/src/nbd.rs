@@ -1,8 +1,7 @@
-//! NBD clients: the well-known tools as commands, and a small one of our own ([`Client`]) that knows which write was answered.
+//! NBD clients: the well-known tools as commands, and a small one of our own ([`Client`]). The tools do not say which writes had been answered when
+//! the server went away; it does.
 
-mod client;
-
-pub use client::{Answer, Client};
+pub use raid_export::nbd::client::{Answer, Client};
 
 use crate::proc::{Cmd, Proc};
 use std::path::Path;

@@ -3,12 +3,14 @@
 //! A list of sizes may leave out what doubling gives (`4k,8k,..,1m`); `mem:256M*5` stands for five members. Everything is checked here,
 //! before a device is opened.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, ValueEnum};
 use raid_core::units::{MEMBERS_MAX, SECTOR_SIZE, Sectors};
 use raid_engine::member::spec::{MemberSpec, parse_size};
 use raid_engine::runtime::bufs::BUF_BYTES_MAX;
+use raid_export::nbd::uri::Uri;
 
 use crate::groups::CpuList;
 use crate::interfaces::InterfaceArgs;
@@ -20,11 +22,12 @@ const QD_MAX: u16 = 1024;
 /// Longest time of measurement for one row, in seconds.
 const RUNTIME_MAX: f64 = 3600.0;
 
-/// Measure an array, or one AoE device, under load
+/// Measure a new array, a running one, or one AoE device, under load
 #[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("target").required(true).multiple(false).args(["members", "member", "device"]))]
+#[command(group = ArgGroup::new("target").required(true).multiple(false).args(["members", "member", "device", "nbd"]))]
 #[command(after_help = "Examples:
   etherraid bench randwrite --members 'mem:64M*5' --bs 4k --group-thread-cnt 0,1    # the engine alone
+  etherraid bench randwrite --members 'mem:64M*5' --bs 4k,64k --runtime 1 --limit --plot bench.svg   # beside a bare loop, drawn
   etherraid bench read -i eth1 --device e9.0 --bs 64k --json                        # one AoE device, without RAID
   etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k                          # an array of AoE devices
 
@@ -43,6 +46,9 @@ pub(crate) struct Args {
     /// One AoE device instead of an array, without RAID
     #[arg(long, value_name = "e<shelf>.<slot>")]
     pub(crate) device: Option<MemberSpec>,
+    /// A running array, through its NBD server: nbd+unix:///?socket=PATH or nbd://HOST:PORT/NAME
+    #[arg(long, value_name = "URI")]
+    pub(crate) nbd: Option<Uri>,
     /// How to reach the shelves.
     #[command(flatten)]
     pub(crate) interfaces: InterfaceArgs,
@@ -70,9 +76,18 @@ pub(crate) struct Args {
     /// Sets a tunable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Use members, or write to a device, although they do not look empty
+    /// Use members, or write to a device or a running array, although they do not look empty
     #[arg(long)]
     pub(crate) overwrite: bool,
+    /// Measure beside each row a bare loop that does only the memory work of the same requests; for memory members
+    #[arg(long, conflicts_with_all = ["device", "nbd"])]
+    pub(crate) limit: bool,
+    /// Show what has changed since an earlier run whose JSON is in this file
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) against: Option<PathBuf>,
+    /// Draw rates and latencies into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     /// Print a JSON list of rows
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,

@@ -6,27 +6,39 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use raid_core::md::assemble::Options;
-use raid_core::units::Sectors;
+use raid_core::units::{MemberCount, Sectors};
 use raid_engine::assembly::assemble_array;
+use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::Totals;
 use raid_engine::runtime::bufs::BYTES_MAX;
 use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
-use raid_engine::slab::{PAGE, Slab};
+use raid_engine::runtime::topology::Cpu;
+use raid_engine::slab::{PAGE, Slab, Stores};
 use raid_engine::tunables::Settings;
 
 use super::args::Args;
+use super::bare::{Bare, Job};
 use super::load::{Load, Places};
-use super::measure::{self, Measured};
+use super::measure::{self, Measured, Subject};
 use super::members::Members;
-use super::report::Row;
+use super::progress::Progress;
+use super::report::{Row, size_text};
 use crate::groups::groups;
 use crate::usage::usage;
+
+/// Pairs of a run of ours and one of the bare loop, of which the median counts.
+const PAIRS: usize = 3;
+
+/// The runs that decide which stores the bare loop uses are shorter than others by this.
+const CHOICE: u32 = 4;
 
 /// An array's members, and what is needed to start it.
 struct Rig<'a> {
     args: &'a Args,
+    /// With `--limit`.
+    bare: Option<Arc<Bare>>,
     settings: Settings,
     slab: Arc<Slab>,
     access: crate::members::Members,
@@ -48,14 +60,21 @@ pub(super) fn bench(args: &Args, settings: Settings) -> anyhow::Result<Vec<Row>>
     let slab = crate::members::slab()?;
     let links = args.interfaces.links(&settings.aoe);
     let mut access = crate::members::Members::new(&slab, links)?;
+    if args.limit && !specs.iter().all(|spec| matches!(spec, MemberSpec::Memory(_))) {
+        return usage("--limit compares with a loop over memory: use memory members, such as --members mem:256M*5");
+    }
     let members = Members::make(&mut access, &specs, args.chunk, args.overwrite)?;
-    let mut rig = Rig { args, settings, slab, access, members };
+    let bare = if args.limit { Some(Arc::new(bare(args, &slab, &members, &groups[0].cpus)?)) } else { None };
+    let rows = (args.bs.0.len() * groups.len()) as u32;
+    let each = if args.limit { args.runtime * 2 * PAIRS as u32 + args.runtime * 2 / CHOICE } else { args.runtime };
+    let mut progress = Progress::new(each * rows);
+    let mut rig = Rig { args, bare, settings, slab, access, members };
     let mut rows = Vec::new();
     for size in &args.bs.0 {
         let first = rows.len();
         for groups in &groups {
             let what = || format!("{} of {}", args.mode.word(), size.bytes());
-            rows.push(rig.row(*size, groups).with_context(what)?);
+            rows.push(rig.row(*size, groups, &mut progress).with_context(what)?);
         }
         super::report::set_ratios(&mut rows[first..]);
     }
@@ -63,21 +82,66 @@ pub(super) fn bench(args: &Args, settings: Settings) -> anyhow::Result<Vec<Row>>
     Ok(rows)
 }
 
+/// The bare loop over as much memory as the members have.
+fn bare(args: &Args, slab: &Arc<Slab>, members: &Members, cpus: &[Cpu]) -> anyhow::Result<Bare> {
+    let count = u8::try_from(members.named.len()).context("too many members")?;
+    let each = members.named.iter().map(|member| member.device.sectors()).min().context("no members")?;
+    Bare::new(slab, MemberCount(count), each, args.chunk, cpus)
+}
+
 impl Rig<'_> {
-    fn row(&mut self, size: Sectors, groups: &Groups) -> anyhow::Result<Row> {
+    fn row(&mut self, size: Sectors, groups: &Groups, progress: &mut Progress) -> anyhow::Result<Row> {
+        match self.bare.clone() {
+            Some(bare) => self.pairs(&bare, size, groups, progress),
+            None => self.run(size, groups, progress),
+        }
+    }
+
+    /// Runs of ours and of the bare loop in turn; the row is that of the median ratio.
+    fn pairs(&mut self, bare: &Bare, size: Sectors, groups: &Groups, progress: &mut Progress) -> anyhow::Result<Row> {
+        if !bare.fits(size) {
+            return usage(format!(
+                "{}: a request is larger than a CPU's part of the members",
+                size_text(size.bytes().0)
+            ));
+        }
+        let (mode, runtime) = (self.args.mode, self.args.runtime);
+        let job = Job { mode, size, buffers: self.depth(size), stores: Stores::Plain };
+        let stores = bare.faster(job, runtime / CHOICE, progress)?;
+        let mut rows = Vec::new();
+        for _ in 0..PAIRS {
+            let limit = bare.run(Job { stores, ..job }, runtime, progress)?;
+            let mut row = self.run(size, groups, progress)?;
+            row.set_limit(limit);
+            rows.push(row);
+        }
+        let errors = rows.iter().map(|row| row.errors).sum();
+        rows.sort_by(|a, b| a.limit_ratio.partial_cmp(&b.limit_ratio).expect("no ratio is NaN"));
+        Ok(Row { errors, ..rows.swap_remove(PAIRS / 2) })
+    }
+
+    /// Requests that a load thread keeps outstanding.
+    fn depth(&self, size: Sectors) -> usize {
+        usize::from(self.args.qd).min(BYTES_MAX / class_bytes(size) as usize)
+    }
+
+    fn run(&mut self, size: Sectors, groups: &Groups, progress: &mut Progress) -> anyhow::Result<Row> {
         let array = self.start(groups)?;
         let (loads, depth) = self.loads(&array, size, groups)?;
-        let threads = loads.into_iter().map(|load| |phases: &_| load.run(phases)).collect();
-        let what =
-            format!("{} {} with group_thread_cnt {}", self.args.mode.word(), size.bytes(), groups.group_thread_cnt);
+        let threads = loads.into_iter().map(|load| |phases: &_, tally| load.run(phases, tally)).collect();
+        let bytes = size.bytes().0;
+        let (mode, size_text) = (self.args.mode.word(), size_text(bytes));
+        let what = format!("{mode} {size_text} with group_thread_cnt {}", groups.group_thread_cnt);
+        let subject = Subject { runtime: self.args.runtime, what, bytes, progress };
         // Whoever does not answer by then will not.
         let give_up = || {
             array.stop(true);
         };
-        let measured = measure::run(threads, self.args.runtime, &what, || array.totals(), give_up)?;
+        let measured = measure::run(threads, subject, || array.totals(), give_up)?;
         array.stop(false);
+        let bare = self.bare.as_ref().map_or(0, |bare| bare.bytes());
         let buffers = groups.cpus.len() as u64 * depth as u64 * class_bytes(size);
-        Ok(self.make_row(size, groups, depth, &measured, self.members.memory() + buffers))
+        Ok(self.make_row(size, groups, depth, &measured, self.members.memory() + bare + buffers))
     }
 
     fn start(&mut self, groups: &Groups) -> anyhow::Result<Running> {
@@ -94,7 +158,7 @@ impl Rig<'_> {
         if size.0 > array.sectors().0 {
             return usage(format!("the array has only {} bytes", array.sectors().bytes()));
         }
-        let depth = usize::from(self.args.qd).min(BYTES_MAX / class_bytes(size) as usize);
+        let depth = self.depth(size);
         let mode = self.args.mode;
         let mut loads = Vec::new();
         for (index, cpu) in groups.cpus.iter().enumerate() {

@@ -4,8 +4,8 @@
 //! all of its bytes came. Bounds: the queue depth, and the load's buffers as for an array.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -27,9 +27,10 @@ use raid_engine::tunables::Settings;
 
 use super::args::{Args, Mode};
 use super::load::{Places, WAIT};
-use super::measure::{self, Phases, Tally};
+use super::measure::{self, Phases, Subject, Tally};
 use super::members::check_empty;
-use super::report::Row;
+use super::progress::Progress;
+use super::report::{Row, size_text};
 use crate::groups::groups;
 use crate::usage::usage;
 
@@ -49,12 +50,13 @@ pub(super) fn bench(args: &Args, device: &MemberSpec, settings: &Settings) -> an
     // Confines this process, too, before it starts any thread.
     let cpus = groups(args.cpus.as_ref(), 0, settings.worker_group)?.cpus;
     let space = look(args, device, &links)?;
+    let mut progress = Progress::new(args.runtime * args.bs.0.len() as u32);
     let mut rows = Vec::new();
     for size in &args.bs.0 {
         if size.0 > space.0 {
             return usage(format!("{device} has only {} bytes", space.bytes()));
         }
-        rows.push(row(args, address, &links, &cpus, space, *size)?);
+        rows.push(row(args, address, &links, &cpus, space, *size, &mut progress)?);
     }
     Ok(rows)
 }
@@ -80,6 +82,7 @@ fn row(
     cpus: &[Cpu],
     space: Sectors,
     size: Sectors,
+    progress: &mut Progress,
 ) -> anyhow::Result<Row> {
     let bytes = size.bytes().0 as usize;
     let depth = usize::from(args.qd).min((BYTES_MAX / bytes).max(1));
@@ -103,12 +106,13 @@ fn row(
             start: Instant::now(),
         };
         let (credits, shared) = (Arc::clone(&credits), Arc::clone(&shared));
-        threads.push(move |phases: &Phases| load.run(phases, address, credits, &shared, index));
+        threads.push(move |phases: &Phases, tally: Tally| load.run(phases, tally, address, credits, &shared, index));
     }
     let sample = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
-    let what = format!("{} {bytes} of {address}", args.mode.word());
+    let what = format!("{} {} of {address}", args.mode.word(), size_text(bytes as u64));
     let give_up = || shared.iter().for_each(Shared::give_up);
-    let measured = measure::run(threads, args.runtime, &what, sample, give_up)?;
+    let subject = Subject { runtime: args.runtime, what, bytes: bytes as u64, progress };
+    let measured = measure::run(threads, subject, sample, give_up)?;
     let (before, after) = measured.counters;
     let answered = after.answered - before.answered;
     Ok(Row {
@@ -140,8 +144,8 @@ impl Counts {
 /// What others see of a load thread.
 #[derive(Debug)]
 struct Shared {
-    /// As [`Counts`].
-    counts: [AtomicU64; 3],
+    /// Locked, so that counts of one moment are seen together: a mean of two others would be wrong.
+    counts: Mutex<Counts>,
     /// Wakes the thread: a credit that it waited for is there.
     waker: Waker,
     /// Requests in flight are to be cancelled.
@@ -150,19 +154,19 @@ struct Shared {
 
 impl Shared {
     fn new() -> std::io::Result<Shared> {
-        Ok(Shared { counts: Default::default(), waker: Waker::new()?, give_up: false.into() })
+        Ok(Shared { counts: Mutex::default(), waker: Waker::new()?, give_up: false.into() })
     }
 
     fn counts(&self) -> Counts {
-        let [answered, bytes, retransmits] = [0, 1, 2].map(|i: usize| self.counts[i].load(Ordering::Relaxed));
-        Counts { answered, bytes, retransmits }
+        *self.counts.lock().expect("no panic while held")
     }
 
     fn publish(&self, counters: &aoe_proto::initiator::Counters) {
-        let bytes = counters.bytes_read + counters.bytes_written;
-        for (slot, value) in self.counts.iter().zip([counters.frames_answered, bytes, counters.retransmits]) {
-            slot.store(value, Ordering::Relaxed);
-        }
+        *self.counts.lock().expect("no panic while held") = Counts {
+            answered: counters.frames_answered,
+            bytes: counters.bytes_read + counters.bytes_written,
+            retransmits: counters.retransmits,
+        };
     }
 
     fn give_up(&self) {
@@ -207,6 +211,7 @@ impl Load {
     fn run(
         mut self,
         phases: &Phases,
+        mut tally: Tally,
         address: Address,
         credits: Arc<Credits>,
         all: &[Shared],
@@ -217,7 +222,6 @@ impl Load {
         let device = self.driver.initiator().open(now, address, credits);
         self.find(address)?;
         let depth = self.free.len();
-        let mut tally = Tally::new();
         let mut given_up = false;
         loop {
             let going_on = tally.follow(phases, Instant::now());
@@ -294,7 +298,7 @@ impl Load {
         loop {
             let id = completion.id.0 as usize;
             let whole = self.mode.writes() || self.buffers.arrived[id] == self.size.bytes().0 as usize;
-            tally.ended(completion.status == Status::Ok && whole, now - self.began[id]);
+            tally.ended(completion.status == Status::Ok && whole, self.began[id], now);
             self.free.push(id as u64);
             match self.driver.initiator().poll_completion() {
                 Some(next) => completion = next,

@@ -81,11 +81,10 @@ pub(super) struct Load {
 
 impl Load {
     /// Runs until told to stop, and until all requests have ended.
-    pub(super) fn run(mut self, phases: &Phases) -> anyhow::Result<Tally> {
+    pub(super) fn run(mut self, phases: &Phases, mut tally: Tally) -> anyhow::Result<Tally> {
         topology::confine(&[self.cpu]).with_context(|| format!("keeping a load thread to CPU {}", self.cpu.0))?;
         let mut free = self.buffers().context("no memory for the load's buffers")?;
         let mut began = vec![Instant::now(); self.depth];
-        let mut tally = Tally::new();
         while tally.follow(phases, Instant::now()) {
             self.submit(&mut free, &mut began);
             if !self.collect(&mut free, &began, &mut tally) {
@@ -140,7 +139,7 @@ impl Load {
         let Some(mut reply) = self.client.poll() else { return false };
         let now = Instant::now();
         loop {
-            tally.ended(reply.status.is_ok(), now - began[reply.id as usize]);
+            tally.ended(reply.status.is_ok(), began[reply.id as usize], now);
             free.push((reply.id, reply.buf.expect("a request's buffer comes back with its reply")));
             match self.client.poll() {
                 Some(next) => reply = next,

@@ -2,8 +2,10 @@
 //!
 //! [`run`] drives the phases for any load. Each load thread counts for itself in a [`Tally`], over its own measured time, so nothing is shared
 //! while it runs. Processor time is the whole process's. Bound: one tally per load thread, of fixed size.
+//!
+//! A rate is that of the requests that ended in the measured time. A latency counts if its request *began* then, whenever it ended: a request of the
+//! warm-up may have waited for what happens once, such as the array's start, and one that is slow to end is not left out.
 
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
+
+use super::progress::{Progress, Shown};
 
 /// The longest latency told apart.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
@@ -72,7 +76,8 @@ impl Phases {
 #[derive(Debug)]
 pub(super) struct Tally {
     phase: Phase,
-    since: Instant,
+    /// When the measured time began.
+    from: Option<Instant>,
     /// It was told that a reply came.
     under_way: bool,
     /// Time measured.
@@ -81,53 +86,67 @@ pub(super) struct Tally {
     replies: u64,
     /// Requests that ended while measured.
     ops: u64,
-    /// Of those, how many failed. Failures before and after the measured time count, too.
+    /// Requests that failed, at whatever time.
     errors: u64,
     latency: Histogram<u64>,
+    shown: Arc<Shown>,
 }
 
 impl Tally {
     /// Nothing counted yet.
-    pub(super) fn new() -> Tally {
-        let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 2).expect("two digits up to a minute");
+    fn new(shown: Arc<Shown>) -> Tally {
         Tally {
             phase: Phase::Warm,
-            since: Instant::now(),
+            from: None,
             under_way: false,
             time: Duration::ZERO,
             replies: 0,
             ops: 0,
             errors: 0,
-            latency,
+            latency: latencies(),
+            shown,
         }
     }
 
-    /// Follows the phase; answers whether the thread is to go on.
+    /// Follows the phase; answers whether the thread is to go on. Requests that it takes on afterwards begin at `now` or later.
     pub(super) fn follow(&mut self, phases: &Phases, now: Instant) -> bool {
         if !self.under_way && self.replies > 0 {
             self.under_way = true;
             phases.under_way.fetch_add(1, Ordering::Relaxed);
         }
+        self.shown.set(self.replies);
         let phase = phases.now();
         if phase != self.phase {
-            if self.phase == Phase::Measure {
-                self.time = now - self.since;
+            match (phase, self.from) {
+                (Phase::Measure, _) => self.from = Some(now),
+                (Phase::Stop, Some(from)) => self.time = now - from,
+                _ => {}
             }
             self.phase = phase;
-            self.since = now;
         }
         phase != Phase::Stop
     }
 
-    /// A request ended.
-    pub(super) fn ended(&mut self, ok: bool, latency: Duration) {
+    /// So many requests ended, of which nobody wants to know how long they took.
+    pub(super) fn did(&mut self, count: u64) {
+        self.replies += count;
+        self.ops += if self.phase == Phase::Measure { count } else { 0 };
+    }
+
+    /// A request that began at `began` ended at `now`.
+    pub(super) fn ended(&mut self, ok: bool, began: Instant, now: Instant) {
         self.replies += 1;
         self.errors += u64::from(!ok);
-        if self.phase == Phase::Measure {
-            self.ops += 1;
-            self.latency.saturating_record(latency.as_nanos() as u64);
+        self.ops += u64::from(self.phase == Phase::Measure);
+        if self.from.is_some_and(|from| began >= from) {
+            self.latency.saturating_record((now - began).as_nanos() as u64);
         }
     }
+}
+
+/// An empty histogram of latencies, in nanoseconds.
+fn latencies() -> Histogram<u64> {
+    Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 2).expect("two digits up to a minute")
 }
 
 /// What was measured, over all load threads.
@@ -141,34 +160,59 @@ pub(super) struct Measured<C> {
     pub(super) cpu_percent: f64,
     /// Processor time per request.
     pub(super) cpu_us_per_op: f64,
-    /// Latencies: half, 99 %, 99.9 % of the requests took no longer.
+    /// Latencies: half, 99 %, 99.9 % of the requests that began while measured took no longer.
     pub(super) latency: [Duration; 3],
     /// Largest resident size seen, in bytes.
     pub(super) rss: u64,
     /// The caller's counters when the measured time began, and when it ended.
     pub(super) counters: (C, C),
+    /// The measured time, and the requests that ended in it.
+    pub(super) wall: Duration,
+    pub(super) ops: u64,
 }
 
-/// Runs load threads: warms up, measures for `runtime`, stops. `sample` reads the counters of what is under load; `give_up` ends requests that
+impl<C> Measured<C> {
+    /// Another process has used so much processor time meanwhile.
+    pub(super) fn add_cpu(&mut self, cpu: Duration) {
+        self.cpu_percent += cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9) * 100.0;
+        self.cpu_us_per_op += cpu.as_secs_f64() * 1e6 / (self.ops as f64).max(1.0);
+    }
+}
+
+/// What a run is about.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    /// Measured time.
+    pub(super) runtime: Duration,
+    /// In words, for the line of progress.
+    pub(super) what: String,
+    /// Bytes of a request.
+    pub(super) bytes: u64,
+    /// Where it is shown.
+    pub(super) progress: &'a mut Progress,
+}
+
+/// Runs load threads: warms up, measures, stops. `sample` reads the counters of what is under load; `give_up` ends requests that
 /// do not end by themselves.
 pub(super) fn run<C, F>(
     threads: Vec<F>,
-    runtime: Duration,
-    what: &str,
+    subject: Subject<'_>,
     mut sample: impl FnMut() -> C,
     give_up: impl FnOnce(),
 ) -> anyhow::Result<Measured<C>>
 where
-    F: FnOnce(&Phases) -> anyhow::Result<Tally> + Send + 'static,
+    F: FnOnce(&Phases, Tally) -> anyhow::Result<Tally> + Send + 'static,
 {
+    let Subject { runtime, what, bytes, progress } = subject;
     let phases = Arc::new(Phases::new());
     let (to, from) = channel();
     let count = threads.len();
-    for (index, load) in threads.into_iter().enumerate() {
+    let shown = progress.begin(what, runtime, bytes, count);
+    for (index, (load, shown)) in threads.into_iter().zip(shown).enumerate() {
         let (phases, to) = (Arc::clone(&phases), to.clone());
         let start = thread::Builder::new().name(format!("load-{index}"));
         // Nobody listens any more when the bench was given up.
-        start.spawn(move || drop(to.send(load(&phases)))).context("starting a load thread")?;
+        start.spawn(move || drop(to.send(load(&phases, Tally::new(shown))))).context("starting a load thread")?;
     }
     drop(to);
     let mut tallies = Vec::new();
@@ -179,7 +223,7 @@ where
     let under_way = warm_up(&phases, count, runtime, &mut ended);
     let before = (cpu_time(), sample(), Instant::now());
     phases.set(Phase::Measure);
-    let rss = watch(if under_way { runtime } else { Duration::ZERO }, what, &mut ended);
+    let rss = watch(if under_way { runtime } else { Duration::ZERO }, progress, &mut ended);
     let after = (cpu_time(), sample(), Instant::now());
     phases.set(Phase::Stop);
     let mut give_up = Some(give_up);
@@ -197,8 +241,9 @@ where
     if !under_way {
         bail!("no request has ended within {} s", FIRST_PATIENCE.as_secs());
     }
-    let (cpu, wall) = ((after.0 - before.0).as_secs_f64(), (after.2 - before.2).as_secs_f64());
-    Ok(sum(&tallies, cpu, wall, rss, (before.1, after.1)))
+    let mut measured = sum(&tallies, after.2 - before.2, rss, (before.1, after.1));
+    measured.add_cpu(after.0 - before.0);
+    Ok(measured)
 }
 
 /// Waits until all load threads are under way (or one has ended), and a little longer; false when they do not get there.
@@ -214,8 +259,9 @@ fn warm_up(phases: &Phases, threads: usize, runtime: Duration, ended: &mut impl 
     true
 }
 
-fn sum<C>(tallies: &[Tally], cpu: f64, wall: f64, rss: u64, counters: (C, C)) -> Measured<C> {
-    let mut latency = Tally::new().latency;
+/// All load threads' counts, without processor time.
+fn sum<C>(tallies: &[Tally], wall: Duration, rss: u64, counters: (C, C)) -> Measured<C> {
+    let mut latency = latencies();
     let (mut iops, mut ops, mut errors) = (0.0, 0, 0);
     for tally in tallies {
         latency.add(&tally.latency).expect("histograms of one shape");
@@ -227,36 +273,29 @@ fn sum<C>(tallies: &[Tally], cpu: f64, wall: f64, rss: u64, counters: (C, C)) ->
     Measured {
         iops,
         errors,
-        cpu_percent: cpu / wall * 100.0,
-        cpu_us_per_op: cpu * 1e6 / (ops as f64).max(1.0),
+        cpu_percent: 0.0,
+        cpu_us_per_op: 0.0,
         latency: [0.5, 0.99, 0.999].map(quantile),
         rss,
         counters,
+        wall,
+        ops,
     }
 }
 
-/// Waits until the measured time is over or `ended` says so, with a line of progress on a terminal; answers with the largest resident size.
-fn watch(runtime: Duration, what: &str, mut ended: impl FnMut() -> bool) -> u64 {
+/// Waits until the measured time is over or `ended` says so, and shows the progress; answers with the largest resident size.
+fn watch(runtime: Duration, progress: &mut Progress, mut ended: impl FnMut() -> bool) -> u64 {
     let start = Instant::now();
-    let mut stderr = std::io::stderr();
-    let shown = stderr.is_terminal();
     let mut rss = 0;
     loop {
         let past = start.elapsed();
         rss = rss.max(resident());
+        progress.show(past);
         if past >= runtime || ended() {
-            break;
-        }
-        if shown {
-            // A terminal that does not take it is no reason to stop.
-            let _ = write!(stderr, "\r\x1b[K{what}: {:.1} of {:.1} s", past.as_secs_f64(), runtime.as_secs_f64());
+            return rss;
         }
         thread::sleep(TICK.min(runtime - past));
     }
-    if shown {
-        let _ = write!(stderr, "\r\x1b[K");
-    }
-    rss
 }
 
 /// Processor time of all threads so far.
@@ -277,14 +316,20 @@ mod tests {
     use super::*;
 
     /// A load of requests that take no time at all.
-    fn busy(phases: &Phases, fail_every: u64) -> anyhow::Result<Tally> {
-        let mut tally = Tally::new();
+    fn busy(phases: &Phases, mut tally: Tally, fail_every: u64) -> anyhow::Result<Tally> {
         let mut count = 0;
-        while tally.follow(phases, Instant::now()) {
+        let mut now = Instant::now();
+        while tally.follow(phases, now) {
             count += 1;
-            tally.ended(count % fail_every != 0, Duration::from_micros(count % 1000));
+            let began = now;
+            now = Instant::now();
+            tally.ended(count % fail_every != 0, began, now);
         }
         Ok(tally)
+    }
+
+    fn subject(progress: &mut Progress, runtime: Duration) -> Subject<'_> {
+        Subject { runtime, what: "test".into(), bytes: 4096, progress }
     }
 
     #[test]
@@ -294,37 +339,45 @@ mod tests {
             samples += 1;
             samples
         };
-        let threads = [u64::MAX, 10].map(|every| move |phases: &Phases| busy(phases, every));
-        let measured =
-            run(threads.into(), Duration::from_millis(60), "test", sample, || panic!("all ends")).expect("runs");
+        let runtime = Duration::from_millis(60);
+        let threads = [u64::MAX, 10].map(|every| move |phases: &Phases, tally: Tally| busy(phases, tally, every));
+        let mut progress = Progress::new(runtime);
+        let measured = run(threads.into(), subject(&mut progress, runtime), sample, || panic!("all ends"));
+        let measured = measured.expect("runs");
         assert!(measured.iops > 0.0 && measured.errors > 0 && measured.cpu_percent > 0.0 && measured.rss > 0);
         assert_eq!(measured.counters, (1, 2));
-        assert!(measured.latency.is_sorted());
-        assert!(measured.latency[2] <= Duration::from_millis(2), "two digits of 999 us");
+        assert!(measured.latency.is_sorted() && measured.latency[0] > Duration::ZERO);
     }
 
     #[test]
     fn a_load_that_fails_ends_the_run() {
-        let fail = |_: &Phases| bail!("no device");
-        let error = run(vec![fail], Duration::from_secs(3600), "test", || (), || ()).expect_err("it failed");
+        let fail = |_: &Phases, _: Tally| bail!("no device");
+        let runtime = Duration::from_secs(3600);
+        let mut progress = Progress::new(runtime);
+        let error = run(vec![fail], subject(&mut progress, runtime), || (), || ()).expect_err("it failed");
         assert_eq!(error.to_string(), "no device");
     }
 
     #[test]
-    fn only_the_measured_phase_counts() {
+    fn rates_count_ends_and_latencies_beginnings_in_the_measured_time() {
         let phases = Phases::new();
-        let mut tally = Tally::new();
+        let mut tally = Tally::new(Arc::default());
         let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
         assert!(tally.follow(&phases, start));
         assert_eq!(phases.under_way.load(Ordering::Relaxed), 0);
-        tally.ended(true, Duration::ZERO);
+        tally.ended(true, start, at(1));
         phases.set(Phase::Measure);
-        assert!(tally.follow(&phases, start));
+        assert!(tally.follow(&phases, at(1000)));
         assert_eq!(phases.under_way.load(Ordering::Relaxed), 1);
-        tally.ended(true, Duration::from_micros(5));
+        tally.ended(true, at(0), at(1001));
+        tally.ended(true, at(1000), at(1001));
         phases.set(Phase::Stop);
-        assert!(!tally.follow(&phases, start + Duration::from_secs(2)));
-        tally.ended(false, Duration::ZERO);
-        assert_eq!((tally.ops, tally.errors, tally.time), (1, 1, Duration::from_secs(2)));
+        assert!(!tally.follow(&phases, at(3000)));
+        tally.ended(false, at(2000), at(3200));
+        assert_eq!((tally.ops, tally.errors, tally.time), (2, 1, Duration::from_secs(2)));
+        let in_ms = |quantile| tally.latency.value_at_quantile(quantile) / 1_000_000;
+        assert_eq!((tally.latency.len(), in_ms(0.5)), (2, 1), "that of the warm-up is left out");
+        assert!((1190..1210).contains(&in_ms(1.0)), "and that which ended late is not");
     }
 }

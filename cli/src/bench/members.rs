@@ -17,7 +17,7 @@ use raid_engine::member::spec::MemberSpec;
 use raid_engine::runtime::opener::Opener;
 
 /// What must be zero at the start of a member that is taken without `--overwrite`.
-const LOOKED_AT: Sectors = Sectors(2048);
+pub(super) const LOOKED_AT: Sectors = Sectors(2048);
 
 /// Name of the array in its superblocks.
 const NAME: &str = "bench";
@@ -105,7 +105,12 @@ pub(super) fn check_empty(opener: &mut Opener, name: &str, device: &Device) -> a
             "is not empty".into()
         }
     };
-    bail!("{name} {why}, and a bench destroys what it holds: to use it nevertheless, add --overwrite")
+    bail!(destroys(name, &why))
+}
+
+/// Why something is left alone.
+pub(super) fn destroys(name: &str, why: &str) -> String {
+    format!("{name} {why}, and a bench destroys what it holds: to use it nevertheless, add --overwrite")
 }
 
 /// Writes zeroes over all of it.

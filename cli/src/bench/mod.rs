@@ -1,36 +1,54 @@
-//! `etherraid bench`: how fast an array, or one AoE device, is under a load.
+//! `etherraid bench`: how fast an array, new or running, or one AoE device is under a load.
 //!
-//! How to read this module: [`args`] (the command line), [`members`] (what the array is made of), [`mod@array`] and [`device`] (what is under
-//! load), [`load`] (a load thread), [`mod@measure`] (phases, clocks, counting), [`report`] (rows, and how they are shown).
+//! How to read this module: [`args`] (the command line), [`members`] (what the array is made of), [`mod@array`], [`device`] and [`nbd`] (what is
+//! under load), [`load`] (a load thread), [`bare`] (the loop that is the limit), [`server`] (the process of a running array), [`mod@measure`] (phases,
+//! clocks, counting), [`progress`] (what a terminal shows meanwhile), [`report`], [`against`] and [`plot`] (rows, and how they are shown).
 //!
 //! Load, workers and control share the CPUs that are named, and all of their processor time counts.
 
+mod against;
 mod args;
 mod array;
+mod bare;
 mod device;
 mod load;
 mod measure;
 mod members;
+mod nbd;
+mod plot;
+mod progress;
 mod report;
+mod server;
 
 use std::process::ExitCode;
 
 use anyhow::bail;
 use raid_engine::tunables::Settings;
 
+use crate::output::print;
 use crate::usage::usage;
+use against::Against;
 pub(crate) use args::Args;
+use plot::Plot;
 use report::Row;
 
 /// Runs the bench and prints its rows; fails when a request failed.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let rows = measure(&args)?;
+    let against = args.against.as_deref().map(Against::read).transpose()?;
+    let plot = args.plot.as_deref().map(Plot::create).transpose()?;
+    let mut rows = measure(&args)?;
+    if let Some(against) = against {
+        against.compare(&mut rows);
+    }
     let text = match (args.json, args.csv) {
         (true, _) => report::json(&rows)?,
         (_, true) => report::csv(&rows)?,
         _ => report::table(&rows).to_string(),
     };
-    crate::output::print(&(text + "\n"))?;
+    print(&(text + "\n"))?;
+    if let Some(plot) = plot {
+        plot.write(&rows)?;
+    }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     if errors > 0 {
         bail!("{errors} requests failed, so the figures mean little; -v tells more");
@@ -45,9 +63,10 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
             return usage(error.to_string());
         }
     }
-    match &args.device {
-        Some(device) => device::bench(args, device, &settings),
-        None => array::bench(args, settings),
+    match (&args.device, &args.nbd) {
+        (Some(device), _) => device::bench(args, device, &settings),
+        (_, Some(uri)) => nbd::bench(args, uri),
+        _ => array::bench(args, settings),
     }
 }
 

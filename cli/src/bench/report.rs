@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) mode: &'static str,
     /// Request size in bytes.
     pub(super) bs: u64,
-    /// Workers per CPU; none for a bare device.
+    /// Workers per CPU; none for a bare device, and for an array that is not on this host.
     pub(super) group_thread_cnt: Option<usize>,
     /// Requests that each load thread kept outstanding.
     pub(super) qd: usize,
@@ -30,7 +30,7 @@ pub(super) struct Row {
     pub(super) member_request_sectors: Option<f64>,
     /// Mean bytes of data that an answered AoE frame carried, either way.
     pub(super) frame_bytes_mean: Option<f64>,
-    /// Processor time of the process per wall time.
+    /// Processor time of the process per wall time; through NBD of the array's process as well.
     pub(super) cpu_percent: f64,
     /// Processor time per request.
     pub(super) cpu_us_per_op: f64,
@@ -40,12 +40,24 @@ pub(super) struct Row {
     pub(super) p99_us: f64,
     /// The same for 99.9 %.
     pub(super) p999_us: f64,
-    /// Resident size without memory members and the load's buffers.
+    /// Resident size without memory members and the load's buffers; through NBD that of the array's process.
     pub(super) rss_bytes: u64,
     /// AoE frames sent again.
     pub(super) retransmits: u64,
     /// Requests that failed.
     pub(super) errors: u64,
+    /// What the bare loop does of the same; only with `--limit`, as all `limit_` fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_mb_per_s: Option<f64>,
+    /// `mb_per_s` over that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_ratio: Option<f64>,
+    /// `mb_per_s` of the earlier run; only with `--against`, and if that run has this row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) against_mb_per_s: Option<f64>,
+    /// `mb_per_s` over that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) against_ratio: Option<f64>,
 }
 
 impl Row {
@@ -71,7 +83,24 @@ impl Row {
             rss_bytes: measured.rss,
             retransmits: 0,
             errors: measured.errors,
+            limit_mb_per_s: None,
+            limit_ratio: None,
+            against_mb_per_s: None,
+            against_ratio: None,
         }
+    }
+
+    /// Notes what the bare loop does: requests per second.
+    pub(super) fn set_limit(&mut self, iops: f64) {
+        let limit = iops * self.bs as f64 / 1e6;
+        self.limit_mb_per_s = Some(round(limit, 1));
+        self.limit_ratio = (limit > 0.0).then(|| round(self.mb_per_s / limit, 3));
+    }
+
+    /// Notes what the row was before: 10^6 bytes per second.
+    pub(super) fn set_before(&mut self, mb_per_s: f64) {
+        self.against_mb_per_s = Some(mb_per_s);
+        self.against_ratio = (mb_per_s > 0.0).then(|| round(self.mb_per_s / mb_per_s, 3));
     }
 }
 
@@ -99,23 +128,25 @@ pub(super) fn json(rows: &[Row]) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(rows)?)
 }
 
-/// A line of names, and a line per row. No value has a comma in it.
+/// A line of names, and a line per row. No value has a comma in it. Columns of options come last, if any row has them.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<String> {
-    let mut lines = Vec::new();
-    for row in rows {
-        let serde_json::Value::Object(fields) = serde_json::to_value(row)? else { unreachable!("a row is an object") };
-        let text = |value: &serde_json::Value| match value {
-            serde_json::Value::Null => String::new(),
-            serde_json::Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        if lines.is_empty() {
-            lines.push(NAMES.join(","));
-        }
-        lines.push(NAMES.map(|name| text(&fields[name])).join(","));
+    let values = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    let optional = OPTIONAL.iter().filter(|name| values.iter().any(|row| !row[**name].is_null()));
+    let names: Vec<&str> = NAMES.iter().chain(optional).copied().collect();
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => String::new(),
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut lines = vec![names.join(",")];
+    for row in &values {
+        lines.push(names.iter().map(|name| text(&row[*name])).collect::<Vec<_>>().join(","));
     }
     Ok(lines.join("\n"))
 }
+
+/// Fields that only some options bring, in their order.
+const OPTIONAL: [&str; 4] = ["limit_mb_per_s", "limit_ratio", "against_mb_per_s", "against_ratio"];
 
 /// The fields in their order.
 const NAMES: [&str; 17] = [
@@ -141,11 +172,15 @@ const NAMES: [&str; 17] = [
 /// A table for people. Columns that would be empty are left out.
 pub(super) fn table(rows: &[Row]) -> Table {
     type Column = (&'static str, fn(&Row) -> Option<String>);
-    let columns: [Column; 15] = [
-        ("size", |row| Some(size(row.bs))),
+    let columns: [Column; 19] = [
+        ("size", |row| Some(size_text(row.bs))),
         ("threads", |row| row.group_thread_cnt.map(|count| count.to_string())),
         ("MB/s", |row| Some(format!("{:.0}", row.mb_per_s))),
         ("IOPS", |row| Some(format!("{:.0}", row.iops))),
+        ("limit MB/s", |row| row.limit_mb_per_s.map(|rate| format!("{rate:.0}"))),
+        ("of limit", |row| row.limit_ratio.map(|ratio| format!("{ratio:.2}"))),
+        ("before MB/s", |row| row.against_mb_per_s.map(|rate| format!("{rate:.0}"))),
+        ("change", |row| row.against_ratio.map(|ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0))),
         ("ratio", |row| row.ratio.map(|ratio| format!("{ratio:.2}"))),
         ("member request", |row| row.member_request_sectors.map(|sectors| format!("{sectors:.1} sectors"))),
         ("frame data", |row| row.frame_bytes_mean.map(|bytes| format!("{bytes:.0} bytes"))),
@@ -171,7 +206,8 @@ pub(super) fn table(rows: &[Row]) -> Table {
     table
 }
 
-fn size(bytes: u64) -> String {
+/// A size in bytes as on the command line.
+pub(super) fn size_text(bytes: u64) -> String {
     match bytes {
         b if b.is_multiple_of(1 << 20) => format!("{}m", b >> 20),
         b if b.is_multiple_of(1 << 10) => format!("{}k", b >> 10),
@@ -193,6 +229,8 @@ mod tests {
             latency,
             rss: 1 << 20,
             counters: ((), ()),
+            wall: Duration::from_secs(1),
+            ops: iops as u64,
         }
     }
 
@@ -234,6 +272,30 @@ mod tests {
     }
 
     #[test]
+    fn options_bring_fields_of_their_own() {
+        let mut rows = [row(0, 1000.0), row(1, 1000.0)];
+        rows[0].set_limit(2000.0);
+        rows[1].set_before(5.0);
+        let text = csv(&rows).expect("valid");
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with(",errors,limit_mb_per_s,limit_ratio,against_mb_per_s,against_ratio"), "{text}");
+        assert!(lines[1].ends_with(",0,8.2,0.5,,") && lines[2].ends_with(",0,,,5.0,0.82"), "{text}");
+        let text = table(&rows).to_string();
+        assert!(text.contains("of limit") && text.contains("0.50") && text.contains("-18.0 %"), "{text}");
+    }
+
+    #[test]
+    fn rows_are_compared_with_their_like() {
+        let path = std::env::temp_dir().join(format!("etherraid-against-{}.json", std::process::id()));
+        std::fs::write(&path, json(&[row(1, 500.0), row(0, 1000.0)]).expect("valid")).expect("room");
+        let against = super::super::against::Against::read(&path).expect("a list");
+        std::fs::remove_file(&path).expect("there");
+        let mut rows = [row(0, 1500.0), row(2, 1500.0)];
+        against.compare(&mut rows);
+        assert_eq!(rows.map(|row| row.against_ratio), [Some(1.488), None]);
+    }
+
+    #[test]
     fn the_table_leaves_empty_columns_out() {
         let text = table(&[row(1, 1000.0)]).to_string();
         assert!(text.contains("threads") && text.contains("8.5 sectors") && text.contains("1.0 MiB"), "{text}");
@@ -242,6 +304,6 @@ mod tests {
 
     #[test]
     fn sizes_are_short() {
-        assert_eq!([512, 4096, 6144, 1 << 20].map(size), ["512", "4k", "6k", "1m"]);
+        assert_eq!([512, 4096, 6144, 1 << 20].map(size_text), ["512", "4k", "6k", "1m"]);
     }
 }

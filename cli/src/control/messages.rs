@@ -156,6 +156,11 @@ pub(crate) struct Counters {
     pub(crate) runs_reconstruct: u64,
     pub(crate) blocks_cached: u64,
     pub(crate) stripe_cache_bytes: u64,
+    /// AoE frames that were answered, and bytes of data in them, either way.
+    pub(crate) frames_answered: u64,
+    pub(crate) frame_data_bytes: u64,
+    /// AoE frames that were sent again.
+    pub(crate) retransmits: u64,
 }
 
 /// The table, with the values of `settings`.
@@ -276,6 +281,9 @@ impl From<Totals> for Counters {
             runs_reconstruct: counters.runs_reconstruct,
             blocks_cached: counters.blocks_cached,
             stripe_cache_bytes: totals.cache_bytes,
+            frames_answered: totals.traffic.frames_answered,
+            frame_data_bytes: totals.traffic.data_bytes,
+            retransmits: totals.traffic.retransmits,
         }
     }
 }

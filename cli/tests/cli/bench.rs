@@ -1,10 +1,10 @@
 //! `bench`: rows and their fields, members that are refused, a bare device.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Files, MEMBER_BYTES, etherraid, has};
+use crate::common::{Files, MEMBER_BYTES, Running, etherraid, has};
 
 /// A short bench.
 fn bench(args: &str) -> assert_cmd::Command {
@@ -74,6 +74,96 @@ fn tables_for_people_and_for_spreadsheets() {
 }
 
 #[test]
+fn the_bare_loop_and_an_earlier_run_stand_beside_the_figures() {
+    let files = Files::new(1);
+    let earlier = files.dir.path().join("earlier.json");
+    let line = "write --members mem:16M*3 --bs 4k,256k --runtime 0.1 --limit";
+    let before = rows(line);
+    for row in &before {
+        check(row);
+        let ratio = number(row, "mb_per_s") / number(row, "limit_mb_per_s");
+        assert!(ratio > 0.0 && (ratio - number(row, "limit_ratio")).abs() < 0.01, "{row}");
+        assert!(row.get("against_ratio").is_none());
+        assert!(number(row, "rss_bytes") <= f64::from(100 << 20), "the loop's memory does not count: {row}");
+    }
+    std::fs::write(&earlier, serde_json::to_string(&before).expect("JSON")).expect("room");
+    let line = format!("write --members mem:16M*3 --bs 256k,8k --runtime 0.1 --against {}", earlier.display());
+    let after = rows(&line);
+    assert_eq!(after[0]["against_mb_per_s"], before[1]["mb_per_s"]);
+    let ratio = number(&after[0], "mb_per_s") / number(&before[1], "mb_per_s");
+    assert!((ratio - number(&after[0], "against_ratio")).abs() < 0.01, "{}", after[0]);
+    assert!(after[1].get("against_ratio").is_none() && after[1].get("limit_ratio").is_none(), "{}", after[1]);
+    let table = bench(&line).assert().success().get_output().stdout.clone();
+    assert!(String::from_utf8(table).expect("text").contains("before MB/s"));
+    bench(&line.replace("earlier", "later")).assert().code(1);
+}
+
+/// A running array of files, with work for no resync, and how its NBD server is reached.
+fn served(nbd: Option<&str>) -> (Files, Running, String) {
+    let files = Files::new(3);
+    files.create(3, &["--assume-clean"]);
+    let more: Vec<&str> = nbd.into_iter().flat_map(|address| ["--nbd", address]).collect();
+    let running = files.run(&files.members(3), &more);
+    let kind = if nbd.is_some() { "nbd://" } else { "nbd+unix://" };
+    let uri = running.line.split_whitespace().find(|word| word.starts_with(kind)).expect("a URI").to_owned();
+    (files, running, uri)
+}
+
+#[test]
+fn a_running_array_is_measured_through_nbd() {
+    let (files, running, uri) = served(None);
+    for mode in ["randwrite", "randread", "write", "read"] {
+        let rows = rows(&format!("{mode} --nbd {uri} --bs 4k,256k --qd 16 --runtime 0.2 --overwrite"));
+        assert_eq!(rows.len(), 2);
+        for row in &rows {
+            check(row);
+            assert_eq!(row["group_thread_cnt"], 1, "asked from the array: {row}");
+            assert!(number(row, "member_request_sectors") >= 8.0, "{row}");
+        }
+    }
+    // Written to, it holds something.
+    let refused =
+        bench(&format!("write --nbd {uri} --bs 4k --runtime 0.1")).assert().code(1).get_output().stderr.clone();
+    let refused = String::from_utf8(refused).expect("text");
+    assert!(refused.contains("is not empty") && refused.contains("--overwrite"), "{refused}");
+    bench(&format!("read --nbd {uri} --bs 16m --runtime 0.1")).assert().success();
+    drop(running);
+    let gone = bench(&format!("read --nbd {uri} --bs 4k --runtime 0.1")).assert().code(1).get_output().stderr.clone();
+    assert!(String::from_utf8(gone).expect("text").contains("does the array run"));
+    drop(files);
+}
+
+#[test]
+fn nbd_over_tcp_by_the_array_s_name() {
+    let (files, running, uri) = served(Some("tcp:127.0.0.1:0"));
+    let rows = rows(&format!("randread --nbd {uri}/{} --bs 4k --runtime 0.2", files.name));
+    check(&rows[0]);
+    assert!(number(&rows[0], "member_request_sectors") >= 8.0, "found by its name: {}", rows[0]);
+    let unknown = bench(&format!("read --nbd {uri}/other --bs 4k")).assert().code(1).get_output().stderr.clone();
+    assert!(String::from_utf8(unknown).expect("text").contains("refuses the export"));
+    drop(running);
+}
+
+#[test]
+fn a_plot_has_a_line_for_each_thread_count() {
+    let dir = tempfile::tempdir().expect("room");
+    let plot = dir.path().join("plot.svg");
+    let line = format!(
+        "randwrite --members mem:16M*3 --bs 4k,64k --group-thread-cnt 0,1 --runtime 0.05 --plot {}",
+        plot.display()
+    );
+    bench(&line).assert().success();
+    let svg = std::fs::read_to_string(&plot).expect("written");
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    for text in ["randwrite", "MB/s", "latency, us", "request size", "0 threads", "1 thread, p99", "4k", "64k"] {
+        assert!(svg.contains(text), "no {text} in {svg}");
+    }
+    let wrong =
+        bench("read mem:8M mem:8M mem:8M --plot /no/such/dir/x.svg").assert().code(1).get_output().stderr.clone();
+    assert!(String::from_utf8(wrong).expect("text").contains("--plot /no/such/dir/x.svg"));
+}
+
+#[test]
 fn files_are_left_without_a_superblock() {
     let files = Files::new(3);
     let members = files.members(3).join(" ");
@@ -122,10 +212,14 @@ fn usage_errors() {
         (format!("read {members} --set no_such=1"), "no_such"),
         (format!("read {members} --set stripe_cache_size=1"), "stripe_cache_size takes"),
         ("read --members mem:8M*0".to_owned(), "how many"),
+        ("read --members /dev/null,mem:8M,mem:8M --limit".to_owned(), "memory members"),
         ("read --members mem:x".to_owned(), "a size is"),
         ("read --device e1.1".to_owned(), "-i"),
         ("read --device /dev/null -i lo".to_owned(), "e<shelf>.<slot>"),
         ("read --device e1.1 -i lo --group-thread-cnt 1".to_owned(), "bare device"),
+        ("read --nbd http://x".to_owned(), "nbd://HOST"),
+        ("read --nbd nbd://localhost --set rmw_level=1".to_owned(), "etherraid tune"),
+        ("read --nbd nbd://localhost --group-thread-cnt 1".to_owned(), "etherraid tune"),
     ] {
         let stderr = bench(&line).assert().code(2).get_output().stderr.clone();
         let stderr = String::from_utf8(stderr).expect("text");
@@ -170,4 +264,17 @@ fn a_bare_device_is_measured() {
     // Eight KiB, and now and then less at the end of a request; other commands are few.
     let frames = rows.iter().map(|row| number(row, "frame_bytes_mean")).collect::<Vec<_>>();
     assert!((3800.0..=4096.0).contains(&frames[0]) && (7800.0..=8704.0).contains(&frames[2]), "{frames:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    for format in ["--json", "--csv", "--qd=64"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_etherraid"));
+        command.args(["bench", "read", "--members", "mem:8M*3", "--bs", "4k", "--runtime", "0.05", format]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{format}: {} {stderr}", output.status);
+    }
 }

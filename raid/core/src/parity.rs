@@ -29,6 +29,9 @@ pub const SOURCES_PER_PASS: usize = 8;
 /// rate was half of that at 4).
 const COPIES_PER_PASS: usize = 4;
 
+/// Alignment from which on stores may go past the caches: the longest vector.
+const STREAM_ALIGN: usize = 64;
+
 /// Bytes per source in the calibration: as much as a busy small-write row has, and in the first-level cache with its five sources.
 const CALIBRATION_BYTES: usize = 4096;
 /// Sources in the calibration.
@@ -48,6 +51,11 @@ type XorPass = unsafe fn(dst: *mut u8, srcs: &[*const u8], len: usize);
 /// Safety: as [`Kernels::copy_xor_raw`], and the CPU has the instructions.
 type CopyXorPass = unsafe fn(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize);
 
+/// One copy.
+///
+/// Safety: as [`Kernels::stream_copy_raw`], and the CPU has the instructions.
+type CopyPass = unsafe fn(dst: *mut u8, src: *const u8, len: usize);
+
 /// The kernels of one instruction set.
 struct Set {
     name: &'static str,
@@ -61,6 +69,10 @@ struct Set {
     copy_into: CopyXorPass,
     /// `dst ^= srcs..` with copies.
     copy_acc: CopyXorPass,
+    /// As `copy_into`, with stores that go past the caches where the CPU has such; pointers and length are multiples of [`STREAM_ALIGN`].
+    stream_copy_into: CopyXorPass,
+    /// `dst = src`, with such stores, under the same condition.
+    stream_copy: CopyPass,
 }
 
 /// Every set compiled in, the one expected to be fastest first, portable last.
@@ -262,6 +274,36 @@ impl Kernels {
             unsafe { pass(parity, copies, srcs, len) };
             pass = self.0.copy_acc;
         }
+    }
+
+    /// As [`Self::copy_xor_raw`], for destinations that nobody reads soon: the stores go past the caches, so that what lies there is neither fetched
+    /// first nor pushes out anything else. Where alignment, the CPU, or more than [`SOURCES_PER_PASS`] sources forbid it, they are plain ones.
+    ///
+    /// # Safety
+    /// As [`Self::copy_xor_raw`].
+    pub unsafe fn stream_copy_xor_raw(&self, parity: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
+        let aligned = parity.addr() | len | copies.iter().fold(0, |bits, copy| bits | copy.addr());
+        if srcs.is_empty() || srcs.len() > SOURCES_PER_PASS || !aligned.is_multiple_of(STREAM_ALIGN) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_xor_raw(parity, copies, srcs, len) };
+        }
+        assert_eq!(copies.len(), srcs.len(), "a copy for each source");
+        // SAFETY: the caller's promise, alignment was just seen, and sets are only handed out where their instructions are available.
+        unsafe { (self.0.stream_copy_into)(parity, copies, srcs, len) };
+    }
+
+    /// Copies `len` bytes, with stores as those of [`Self::stream_copy_xor_raw`].
+    ///
+    /// # Safety
+    /// `src` must be valid for reads and `dst` for writes of `len` bytes, for the whole call and without any other thread writing there. They
+    /// must not overlap.
+    pub unsafe fn stream_copy_raw(&self, dst: *mut u8, src: *const u8, len: usize) {
+        if !(dst.addr() | len).is_multiple_of(STREAM_ALIGN) {
+            // SAFETY: the caller's promise.
+            return unsafe { src.copy_to_nonoverlapping(dst, len) };
+        }
+        // SAFETY: the caller's promise, alignment was just seen, and sets are only handed out where their instructions are available.
+        unsafe { (self.0.stream_copy)(dst, src, len) };
     }
 }
 

@@ -33,6 +33,9 @@ pub const SLAB_BYTES: usize = 512 << 30;
 /// WRITE_ZEROES. As long as the longest part.
 const ZERO_BYTES: usize = 1 << 20;
 
+/// What arenas are a multiple of, and start at a multiple of: a huge page.
+const ARENA_BYTES: usize = 2 << 20;
+
 /// Some sectors of the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -84,11 +87,22 @@ impl Piece {
     }
 }
 
+/// How [`Slab::copy_xor`] stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stores {
+    /// Into the caches.
+    Plain,
+    /// Past them.
+    Stream,
+}
+
 /// A stretch of the slab that one owner allocates from. Given back to the slab when dropped.
 #[derive(Debug)]
 pub struct Arena {
     slab: Arc<Slab>,
     piece: Piece,
+    /// The system was asked for huge pages.
+    huge: bool,
 }
 
 impl Arena {
@@ -106,6 +120,9 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.slab.release(self.piece);
+        if self.huge {
+            self.slab.advise(self.piece, Advice::LinuxNoHugepage);
+        }
         self.slab.carved.lock().expect("no panic while held").free.push(self.piece);
     }
 }
@@ -140,9 +157,9 @@ impl Slab {
         Slab::with_bytes(kernels, SLAB_BYTES)
     }
 
-    /// Reserves a slab of this many bytes (at least 2 MiB, for tests with many slabs).
+    /// Reserves a slab of this many bytes (at least 4 MiB, for tests with many slabs).
     pub fn with_bytes(kernels: Kernels, bytes: usize) -> io::Result<Arc<Slab>> {
-        assert!(bytes >= 2 * ZERO_BYTES && bytes.is_multiple_of(PAGE), "slab size");
+        assert!(bytes >= 2 * ARENA_BYTES && bytes.is_multiple_of(PAGE), "slab size");
         assert!(bytes as u64 / SECTOR_SIZE <= u64::from(u32::MAX), "pieces count sectors in 32 bits");
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
@@ -154,7 +171,7 @@ impl Slab {
             )?
         };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never maps page zero");
-        let next = (ZERO_BYTES as u64 / SECTOR_SIZE) as u32;
+        let next = (ARENA_BYTES as u64 / SECTOR_SIZE) as u32;
         let carved = Mutex::new(Carved { next, free: Vec::new() });
         Ok(Arc::new(Slab { base, bytes, kernels, carved, idle: AtomicUsize::new(0) }))
     }
@@ -164,9 +181,9 @@ impl Slab {
         &self.kernels
     }
 
-    /// Carves a stretch of `bytes` (rounded up to 2 MiB) for one owner; `None` when the slab has no room left.
+    /// Carves a stretch of `bytes` (rounded up to [`ARENA_BYTES`]) for one owner; `None` when the slab has no room left.
     pub fn arena(self: &Arc<Self>, bytes: usize) -> Option<Arena> {
-        let sectors = u32::try_from(bytes.next_multiple_of(2 << 20) as u64 / SECTOR_SIZE).ok()?;
+        let sectors = u32::try_from(bytes.next_multiple_of(ARENA_BYTES) as u64 / SECTOR_SIZE).ok()?;
         let mut carved = self.carved.lock().expect("no panic while held");
         let reuse = carved.free.iter().position(|p| p.sectors == sectors);
         let piece = match reuse {
@@ -181,7 +198,23 @@ impl Slab {
                 piece
             }
         };
-        Some(Arena { slab: Arc::clone(self), piece })
+        Some(Arena { slab: Arc::clone(self), piece, huge: false })
+    }
+
+    /// As [`Self::arena`], for memory that is used whole and at random: in huge pages where the system has them, so that an access need not
+    /// look its address up in tables that are out of cache.
+    pub fn huge_arena(self: &Arc<Self>, bytes: usize) -> Option<Arena> {
+        let mut arena = self.arena(bytes)?;
+        arena.huge = true;
+        self.advise(arena.piece, Advice::LinuxHugepage);
+        Some(arena)
+    }
+
+    /// Advice on a mapping of ours that leaves its content as it is.
+    fn advise(&self, piece: Piece, advice: Advice) {
+        let start = self.address(piece).as_ptr();
+        // SAFETY: the range is within the mapping, and its content stays. A system that does not take the advice does without.
+        let _ = unsafe { madvise(start.cast(), piece.bytes(), advice) };
     }
 
     /// Counts `bytes` more idle memory, unless that makes more than `max`.
@@ -241,6 +274,14 @@ impl Slab {
         unsafe { self.address(from).copy_to(self.address(to), from.bytes()) }
     }
 
+    /// As [`Self::copy`], for pieces that do not overlap and where nobody reads `to` soon: with stores that go past the caches, where the CPU has such.
+    pub fn stream(&self, from: Piece, to: Piece) {
+        assert_eq!(from.sectors, to.sectors, "pieces of one length");
+        assert!(from.at + from.sectors <= to.at || to.at + to.sectors <= from.at, "pieces that do not overlap");
+        // SAFETY: both are inside the slab and do not overlap (just checked).
+        unsafe { self.kernels.stream_copy_raw(self.address(to).as_ptr(), self.address(from).as_ptr(), from.bytes()) }
+    }
+
     /// `to` becomes the XOR of `sources`, which are as long as it; `to` is not among them.
     pub fn xor_into(&self, to: Piece, sources: &[Piece]) {
         self.with_addresses(to, sources, |to, sources, bytes| {
@@ -265,6 +306,24 @@ impl Slab {
         assert!(offset + len <= piece.bytes(), "past the piece's end");
         // SAFETY: inside the slab (checked), and not written meanwhile, as the caller says.
         unsafe { std::slice::from_raw_parts(self.address(piece).as_ptr().add(offset), len) }
+    }
+
+    /// Copies each of `sources` to the one of `copies` at the same place, and makes `parity` their XOR. With [`Stores::Stream`] the stores go
+    /// past the caches, where the CPU has such.
+    pub fn copy_xor(&self, parity: Piece, copies: &[Piece], sources: &[Piece], stores: Stores) {
+        assert_eq!(copies.len(), sources.len(), "a copy for each source");
+        let mut to = [std::ptr::null_mut::<u8>(); raid_core::units::MEMBERS_MAX];
+        for (address, copy) in to.iter_mut().zip(copies) {
+            assert_eq!(copy.sectors, parity.sectors, "pieces of one length");
+            *address = self.address(*copy).as_ptr();
+        }
+        let to = &to[..copies.len()];
+        self.with_addresses(parity, sources, |parity, sources, bytes| match stores {
+            // SAFETY: all are inside the slab and `bytes` long (checked); that they do not overlap is their owner's affair.
+            Stores::Plain => unsafe { self.kernels.copy_xor_raw(parity, to, sources, bytes) },
+            // SAFETY: as above.
+            Stores::Stream => unsafe { self.kernels.stream_copy_xor_raw(parity, to, sources, bytes) },
+        });
     }
 
     /// Whether two pieces of one length hold the same bytes.

@@ -10,6 +10,7 @@
 //! | [`nbd::backend`] | what a front end needs from the array, as two traits |
 //! | [`nbd::address`] | where to serve, as users write it |
 //! | [`nbd::server`] | Unix and TCP sockets, a thread per connection, the plug rule, bounds on clients |
+//! | [`nbd::uri`], [`nbd::client`] | the other side: where a client connects, and a small client |
 //! | [`engine`] | the backend over a running array |
 //!
 //! To read this crate, go in that order.

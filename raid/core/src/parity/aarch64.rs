@@ -19,6 +19,8 @@ pub(super) static NEON: Set = Set {
     acc: xor::<true>,
     copy_into: blocks::<false>,
     copy_acc: blocks::<true>,
+    stream_copy_into: blocks::<false>,
+    stream_copy: portable::copy,
 };
 
 /// Safety: as [`super::XorPass`].

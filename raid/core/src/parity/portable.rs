@@ -15,7 +15,15 @@ pub(super) static PORTABLE: Set = Set {
     acc: xor::<true>,
     copy_into: copy_xor::<false>,
     copy_acc: copy_xor::<true>,
+    stream_copy_into: copy_xor::<false>,
+    stream_copy: copy,
 };
+
+/// Safety: as [`super::CopyPass`].
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { src.copy_to_nonoverlapping(dst, len) }
+}
 
 /// Safety: as [`super::XorPass`].
 unsafe fn xor<const ACC: bool>(dst: *mut u8, srcs: &[*const u8], len: usize) {

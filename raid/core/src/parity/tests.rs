@@ -69,6 +69,45 @@ fn check(count: usize, len: usize, offset: usize, seed: u64) {
     }
 }
 
+/// The part of `bytes` from the first aligned address on, `len` bytes of it.
+fn aligned(bytes: &mut [u8], len: usize) -> &mut [u8] {
+    let start = bytes.as_ptr().align_offset(STREAM_ALIGN);
+    &mut bytes[start..][..len]
+}
+
+/// `stream_copy_xor_raw` of every available kernel, its destinations `offset` bytes beyond aligned addresses.
+fn check_stream(count: usize, len: usize, offset: usize) {
+    let pool: Vec<Vec<u8>> = (0..count as u64).map(|i| noise(i, len)).collect();
+    let srcs: Vec<&[u8]> = pool.iter().map(Vec::as_slice).collect();
+    let raw: Vec<*const u8> = srcs.iter().map(|src| src.as_ptr()).collect();
+    let parity = slow_xor(&vec![0; len], &srcs);
+    for kernels in Kernels::available() {
+        let mut to: Vec<Vec<u8>> = vec![vec![0; STREAM_ALIGN + offset + len]; count + 1];
+        let mut to: Vec<&mut [u8]> = to.iter_mut().map(|to| &mut aligned(to, offset + len)[offset..]).collect();
+        let pointers: Vec<*mut u8> = to.iter_mut().map(|to| to.as_mut_ptr()).collect();
+        // SAFETY: the pointers come from live slices of `len` bytes, each of a buffer of its own.
+        unsafe { kernels.stream_copy_xor_raw(pointers[count], &pointers[..count], &raw, len) };
+        assert!(to[count] == parity && to[..count] == srcs, "{} {count} x {len} at {offset}", kernels.name());
+        for (to, src) in pointers.iter().zip(&raw) {
+            // SAFETY: as above.
+            unsafe {
+                to.write_bytes(0, len);
+                kernels.stream_copy_raw(*to, *src, len);
+            }
+        }
+        assert!(to[..count] == srcs, "{} copies {len} at {offset}", kernels.name());
+    }
+}
+
+#[test]
+fn stores_past_the_caches() {
+    for count in 0..=SOURCES_PER_PASS + 1 {
+        for (len, offset) in [(0, 0), (64, 0), (4096, 0), (4096 + 192, 0), (4096, 8), (100, 0)] {
+            check_stream(count, len, offset);
+        }
+    }
+}
+
 #[test]
 fn every_count_at_lengths_around_the_steps() {
     for count in 0..=2 * SOURCES_PER_PASS + 1 {

@@ -4,8 +4,9 @@
 //! stay in registers. Four vectors are summed at once to hide the latency of the loads.
 
 use core::arch::x86_64::{
-    __m256i, __m512i, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256,
-    _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm256_xor_si256, _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use super::{Set, portable};
@@ -21,6 +22,8 @@ pub(super) static AVX2: Set = Set {
     acc: avx2::acc,
     copy_into: avx2::copy_into,
     copy_acc: avx2::copy_acc,
+    stream_copy_into: avx2::stream_copy_into,
+    stream_copy: avx2::stream_copy,
 };
 
 /// AVX-512 F.
@@ -31,11 +34,13 @@ pub(super) static AVX512: Set = Set {
     acc: avx512::acc,
     copy_into: avx512::copy_into,
     copy_acc: avx512::copy_acc,
+    stream_copy_into: avx512::stream_copy_into,
+    stream_copy: avx512::stream_copy,
 };
 
 /// The four passes over one vector type: `$sum` adds up to two sources into the vectors of a block.
 macro_rules! passes {
-    ($module:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $zero:ident, $xor:ident, $xor3:ident) => {
+    ($module:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $stream:ident, $zero:ident, $xor:ident, $xor3:ident) => {
         mod $module {
             use super::*;
 
@@ -45,29 +50,59 @@ macro_rules! passes {
             /// Safety: as [`super::super::XorPass`].
             pub(super) unsafe fn into(dst: *mut u8, srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
-                unsafe { by_count::<false, false>(dst, &[], srcs, len) }
+                unsafe { by_count::<false, false, false>(dst, &[], srcs, len) }
             }
 
             /// Safety: as [`super::super::XorPass`].
             pub(super) unsafe fn acc(dst: *mut u8, srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
-                unsafe { by_count::<true, false>(dst, &[], srcs, len) }
+                unsafe { by_count::<true, false, false>(dst, &[], srcs, len) }
             }
 
             /// Safety: as [`super::super::CopyXorPass`].
             pub(super) unsafe fn copy_into(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
-                unsafe { by_count::<false, true>(dst, copies, srcs, len) }
+                unsafe { by_count::<false, true, false>(dst, copies, srcs, len) }
             }
 
             /// Safety: as [`super::super::CopyXorPass`].
             pub(super) unsafe fn copy_acc(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
                 // SAFETY: the caller's promise.
-                unsafe { by_count::<true, true>(dst, copies, srcs, len) }
+                unsafe { by_count::<true, true, false>(dst, copies, srcs, len) }
+            }
+
+            /// Safety: as [`super::super::CopyXorPass`], aligned as [`super::Set::stream_copy_into`] says.
+            pub(super) unsafe fn stream_copy_into(dst: *mut u8, copies: &[*mut u8], srcs: &[*const u8], len: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { by_count::<false, true, true>(dst, copies, srcs, len) }
+                // Stores past the caches are not ordered with others; whoever is told of these must see them.
+                // SAFETY: every x86-64 CPU has it.
+                unsafe { _mm_sfence() };
+            }
+
+            /// Safety: as [`super::super::CopyPass`], aligned as [`super::Set::stream_copy_into`] says.
+            pub(super) unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { copy_blocks(dst, src, len) }
+            }
+
+            /// Safety: as [`stream_copy`], on a CPU with the feature.
+            #[target_feature(enable = $feature)]
+            unsafe fn copy_blocks(dst: *mut u8, src: *const u8, len: usize) {
+                let mut at = 0;
+                while at + BLOCK <= len {
+                    // SAFETY: BLOCK bytes at `at` are within both lengths, and `dst` is aligned.
+                    unsafe { store::<true>(dst.add(at), load(src.add(at))) };
+                    at += BLOCK;
+                }
+                // SAFETY: the rest of both.
+                unsafe { portable::copy(dst.add(at), src.add(at), len - at) };
+                // As in `stream_copy_into`.
+                _mm_sfence();
             }
 
             /// Safety: as [`super::super::CopyXorPass`]; `copies` is as long as `srcs` where COPY, else empty.
-            unsafe fn by_count<const ACC: bool, const COPY: bool>(
+            unsafe fn by_count<const ACC: bool, const COPY: bool, const STREAM: bool>(
                 dst: *mut u8,
                 copies: &[*mut u8],
                 srcs: &[*const u8],
@@ -76,22 +111,22 @@ macro_rules! passes {
                 // SAFETY: the caller's promise.
                 unsafe {
                     match srcs.len() {
-                        1 => blocks::<1, ACC, COPY>(dst, copies, srcs, len),
-                        2 => blocks::<2, ACC, COPY>(dst, copies, srcs, len),
-                        3 => blocks::<3, ACC, COPY>(dst, copies, srcs, len),
-                        4 => blocks::<4, ACC, COPY>(dst, copies, srcs, len),
-                        5 => blocks::<5, ACC, COPY>(dst, copies, srcs, len),
-                        6 => blocks::<6, ACC, COPY>(dst, copies, srcs, len),
-                        7 => blocks::<7, ACC, COPY>(dst, copies, srcs, len),
-                        8 => blocks::<8, ACC, COPY>(dst, copies, srcs, len),
+                        1 => blocks::<1, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        2 => blocks::<2, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        3 => blocks::<3, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        4 => blocks::<4, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        5 => blocks::<5, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        6 => blocks::<6, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        7 => blocks::<7, ACC, COPY, STREAM>(dst, copies, srcs, len),
+                        8 => blocks::<8, ACC, COPY, STREAM>(dst, copies, srcs, len),
                         count => unreachable!("a pass of {count} sources"),
                     }
                 }
             }
 
-            /// Safety: as [`by_count`], with `N` sources, on a CPU with the feature.
+            /// Safety: as [`by_count`], with `N` sources, on a CPU with the feature; where STREAM, all but the sources is aligned for the vector.
             #[target_feature(enable = $feature)]
-            unsafe fn blocks<const N: usize, const ACC: bool, const COPY: bool>(
+            unsafe fn blocks<const N: usize, const ACC: bool, const COPY: bool, const STREAM: bool>(
                 dst: *mut u8,
                 copies: &[*mut u8],
                 srcs: &[*const u8],
@@ -115,8 +150,8 @@ macro_rules! passes {
                         while source + 1 < N {
                             let (a, b) = (load(from[source].add(at)), load(from[source + 1].add(at)));
                             if COPY {
-                                store(to[source].add(at), a);
-                                store(to[source + 1].add(at), b);
+                                store::<STREAM>(to[source].add(at), a);
+                                store::<STREAM>(to[source + 1].add(at), b);
                             }
                             for vector in 0..WIDE {
                                 sum[vector] = if !ACC && source == 0 {
@@ -130,13 +165,13 @@ macro_rules! passes {
                         if source < N {
                             let a = load(from[source].add(at));
                             if COPY {
-                                store(to[source].add(at), a);
+                                store::<STREAM>(to[source].add(at), a);
                             }
                             for vector in 0..WIDE {
                                 sum[vector] = $xor(sum[vector], a[vector]);
                             }
                         }
-                        store(dst.add(at), sum);
+                        store::<STREAM>(dst.add(at), sum);
                     }
                     at += BLOCK;
                 }
@@ -160,13 +195,18 @@ macro_rules! passes {
                 }
             }
 
-            /// Safety: BLOCK bytes at `to` are writable, on a CPU with the feature.
+            /// Safety: BLOCK bytes at `to` are writable, on a CPU with the feature; where STREAM, `to` is aligned for the vector.
             #[inline]
             #[target_feature(enable = $feature)]
-            unsafe fn store(to: *mut u8, block: [$vector; WIDE]) {
+            unsafe fn store<const STREAM: bool>(to: *mut u8, block: [$vector; WIDE]) {
                 for (vector, value) in block.into_iter().enumerate() {
-                    // SAFETY: all four vectors lie within BLOCK bytes.
-                    unsafe { $store(to.add(vector * VECTOR).cast(), value) };
+                    // SAFETY: all four vectors lie within BLOCK bytes, and are aligned where they must be.
+                    unsafe {
+                        match STREAM {
+                            true => $stream(to.add(vector * VECTOR).cast(), value),
+                            false => $store(to.add(vector * VECTOR).cast(), value),
+                        }
+                    }
                 }
             }
         }
@@ -193,6 +233,7 @@ passes!(
     __m256i,
     _mm256_loadu_si256,
     _mm256_storeu_si256,
+    _mm256_stream_si256,
     _mm256_setzero_si256,
     _mm256_xor_si256,
     xor3_avx2
@@ -203,6 +244,7 @@ passes!(
     __m512i,
     _mm512_loadu_si512,
     _mm512_storeu_si512,
+    _mm512_stream_si512,
     _mm512_setzero_si512,
     _mm512_xor_si512,
     xor3_avx512

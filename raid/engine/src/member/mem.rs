@@ -9,6 +9,10 @@ use super::MemberOp;
 use crate::message::IoStatus;
 use crate::slab::{Arena, Piece};
 
+/// Writes from this length on go past the caches: nobody reads them soon, and what they would push out is the next requests' data. Shorter ones
+/// mostly change what was read a moment ago, and are in the caches already.
+const STREAM_SECTORS: u32 = 64;
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct MemoryDisk {
@@ -42,6 +46,7 @@ impl MemoryDisk {
             let here = at.sub(0, seg.sectors());
             match op {
                 MemberOp::Read => slab.copy(here, *seg),
+                _ if sectors >= STREAM_SECTORS => slab.stream(*seg, here),
                 _ => slab.copy(*seg, here),
             }
             at = at.sub(seg.sectors(), at.sectors() - seg.sectors());

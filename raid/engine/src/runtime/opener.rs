@@ -100,7 +100,7 @@ impl Opener {
             MemberSpec::Path(path) => Ok(Device::File(Arc::new(FileDisk::open(path, read_only).map_err(io)?))),
             MemberSpec::Memory(sectors) => {
                 let bytes = usize::try_from(sectors.bytes().0).ok();
-                let arena = bytes.and_then(|bytes| self.slab.arena(bytes));
+                let arena = bytes.and_then(|bytes| self.slab.huge_arena(bytes));
                 let arena = arena.ok_or_else(|| OpenError::NoMemory(member.clone()))?;
                 Ok(Device::Memory(Arc::new(MemoryDisk::new(arena, *sectors))))
             }

@@ -6,7 +6,7 @@
 
 mod message;
 
-pub use message::{Headers, ReplyHead, ReplyTo, RequestHead};
+pub use message::{Headers, ReplyHead, ReplyTo, RequestHead, SimpleReply};
 
 /// First eight bytes of the server's greeting: `NBDMAGIC`.
 pub const NBDMAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");

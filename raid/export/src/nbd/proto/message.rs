@@ -92,6 +92,31 @@ impl RequestHead {
     }
 }
 
+/// A simple reply, as clients take it; the data of a successful READ follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimpleReply {
+    /// The request's cookie.
+    pub cookie: u64,
+    /// NBD's error number, 0 for none.
+    pub error: u32,
+}
+
+impl SimpleReply {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Parses a reply.
+    ///
+    /// # Errors
+    /// The magic is not that of a simple reply.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, BadMagic> {
+        match be32(bytes, 0) {
+            SIMPLE_REPLY_MAGIC => Ok(Self { cookie: be64(bytes, 8), error: be32(bytes, 4) }),
+            other => Err(BadMagic(u64::from(other))),
+        }
+    }
+}
+
 /// What a reply answers, and in which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyTo {
