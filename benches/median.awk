@@ -1,11 +1,12 @@
 # Median of each figure over the rounds of a bench: reads the CSV of several runs, prints one CSV.
 #
 # Rows with the same mode, bs, group_thread_cnt and qd (columns 1 to 4) are rounds of one row; order is that of the first round.
-# errors (the last column) are summed, so that none is lost.
+# errors are summed, so that none is lost.
 
 BEGIN { FS = OFS = "," }
 
 $1 == "mode" {
+    for (i = 1; i <= NF; i++) if ($i == "errors") errors = i
     if (!header++) print
     next
 }
@@ -29,13 +30,16 @@ function median(key, column, count,    i, j, value, sorted) {
     return sorted[int((count + 1) / 2)]
 }
 
+function sum(key, column, count,    i, total) {
+    for (i = 1; i <= count; i++) total += figure[key, column, i]
+    return total
+}
+
 END {
     for (row = 1; row <= rows; row++) {
         key = order[row]
         line = key
-        for (i = 5; i < columns; i++) line = line OFS median(key, i, rounds[key])
-        errors = 0
-        for (i = 1; i <= rounds[key]; i++) errors += figure[key, columns, i]
-        print line OFS errors
+        for (i = 5; i <= columns; i++) line = line OFS (i == errors ? sum(key, i, rounds[key]) : median(key, i, rounds[key]))
+        print line
     }
 }
