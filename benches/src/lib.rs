@@ -1,4 +1,4 @@
-//! Benches of the pieces (`benches/`, with criterion: `cargo bench -p etherraid-benches`) and scripts that measure the whole (`engine.sh`,
-//! `device.sh`). What they show is in docs/PERFORMANCE.md.
+//! Benches of the pieces (`benches/`, with criterion: `cargo bench -p etherraid-benches`), scripts that measure the whole (`*.sh`), and `md`, which puts the
+//! same load on the Linux kernel's md. What they show is in docs/PERFORMANCE.md.
 //!
 //! The crate itself is empty.

@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints. One that is not here fails the test.
-const PRINTS: [(&str, &str); 58] = [
+const PRINTS: [(&str, &str); 59] = [
     ("etherraid demo", "every byte read was right"),
     ("etherraid demo --in-process", "every byte read was right"),
     ("etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4", "r5: created"),
@@ -26,6 +26,7 @@ const PRINTS: [(&str, &str); 58] = [
     ("etherraid remove r5 e9.1", "r5: e9.1 removed"),
     ("etherraid stop r5", "r5: stopped"),
     ("etherraid bench randwrite --members 'mem:64M*5' --bs 4k --group-thread-cnt 0,1", "4k"),
+    ("etherraid bench randwrite --members 'mem:64M*5' --bs 4k,64k --runtime 1 --limit --plot bench.svg", "of limit"),
     ("etherraid bench read -i eth1 --device e9.0 --bs 64k --json", "\"mode\": \"read\""),
     ("etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k", "4k"),
     ("etherraid shelf -i eth1 -d 1.0=/dev/sdb -d 1.1=/dev/sdc", "ready: e1.1"),
