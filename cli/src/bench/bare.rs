@@ -5,8 +5,8 @@
 //! Otherwise parity is changed by old and new data, or computed anew where more than half of the row is whole chunks. Reads are copies.
 //! Requests in order are put together first as a plug does.
 //!
-//! Each thread has rows of its own, in one order of magnitude the memory of the members under load, and as many request buffers as a load
-//! thread has. Bounds: the size of the members, and of the load's buffers.
+//! Each thread has rows of its own, every so many of all: so each goes about in the whole memory, which is as much as that of the members under load, whatever
+//! the number of threads. It has as many request buffers as a load thread. Bounds: the size of the members, and of the load's buffers.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -55,10 +55,13 @@ impl Bare {
     ) -> anyhow::Result<Bare> {
         let part = Sectors(each.0 / cpus.len() as u64);
         let geometry = Geometry::new(members, chunk, part, Layout::LeftSymmetric)?;
-        let mut threads = Vec::new();
-        for cpu in cpus {
-            threads.push((*cpu, Arc::new(Mutex::new(Rows::new(slab, geometry)?))));
-        }
+        let all = allocate(slab, &geometry, cpus.len() as u64)?;
+        let threads = cpus.iter().zip(0..).map(|(cpu, first)| {
+            let members = Arc::clone(&all);
+            let rows = Rows { geometry, members, slab: Arc::clone(slab), first, every: cpus.len() as u64 };
+            (*cpu, Arc::new(Mutex::new(rows)))
+        });
+        let threads = threads.collect();
         let member = geometry.member_sector(StripeIndex(geometry.stripes()));
         let bytes = Sectors(member.0).bytes().0 * members.len() as u64 * cpus.len() as u64;
         Ok(Bare { threads, bytes })
@@ -117,28 +120,33 @@ fn merged(job: Job) -> u64 {
     }
 }
 
-/// One thread's rows: the same stretch of each member.
+/// Memory of the members for so many threads with rows of this shape each: it is there, and zero.
+fn allocate(slab: &Arc<Slab>, geometry: &Geometry, threads: u64) -> anyhow::Result<Arc<Vec<Arena>>> {
+    let sectors = Sectors(geometry.stripes() * geometry.chunk().0 * threads);
+    let bytes = usize::try_from(sectors.bytes().0).context("more memory than can be had")?;
+    let mut members = Vec::new();
+    for _ in 0..geometry.members().len() {
+        let arena = slab.huge_arena(bytes).context("more memory than can be had")?;
+        slab.populate(arena.piece()).context("memory for the bare loop")?;
+        members.push(arena);
+    }
+    Ok(Arc::new(members))
+}
+
+/// One thread's rows.
 #[derive(Debug)]
 struct Rows {
+    /// Of these rows alone.
     geometry: Geometry,
-    members: Vec<Arena>,
+    /// All threads'.
+    members: Arc<Vec<Arena>>,
     slab: Arc<Slab>,
+    /// Which of all rows are the thread's: the first, and so many on.
+    first: u64,
+    every: u64,
 }
 
 impl Rows {
-    /// Memory that is there, and zero.
-    fn new(slab: &Arc<Slab>, geometry: Geometry) -> anyhow::Result<Rows> {
-        let sectors = geometry.stripes() * geometry.chunk().0;
-        let bytes = usize::try_from(Sectors(sectors).bytes().0).context("more memory than can be had")?;
-        let mut members = Vec::new();
-        for _ in 0..geometry.members().len() {
-            let arena = slab.huge_arena(bytes).context("more memory than can be had")?;
-            slab.populate(arena.piece()).context("memory for the bare loop")?;
-            members.push(arena);
-        }
-        Ok(Rows { geometry, members, slab: Arc::clone(slab) })
-    }
-
     /// Does requests until told to stop.
     fn work(&self, job: Job, phases: &Phases, mut tally: Tally) -> anyhow::Result<Tally> {
         let merged = merged(job).min(self.geometry.array_sectors().0 / job.size.0);
@@ -164,9 +172,11 @@ impl Rows {
         Ok(tally)
     }
 
-    /// A stretch of a member.
+    /// A stretch of a member within one of the thread's rows.
     fn member(&self, member: usize, from: Sector, sectors: u32) -> Piece {
-        self.members[member].piece().sub(from.0 as u32, sectors)
+        let (row, in_chunk) = self.geometry.stripe_at(from);
+        let at = (row.0 * self.every + self.first) * self.geometry.chunk().0 + in_chunk.0;
+        self.members[member].piece().sub(at as u32, sectors)
     }
 
     fn read(&self, at: Sector, to: Piece) {
@@ -280,7 +290,9 @@ mod tests {
     fn it_does_the_whole_work() {
         let slab = Slab::with_bytes(Kernels::detect(), 256 << 20).expect("address space");
         let geometry = Geometry::new(MemberCount(5), Sectors(16), Sectors(16 * 40), Layout::LeftSymmetric);
-        let rows = Rows::new(&slab, geometry.expect("valid")).expect("memory");
+        let geometry = geometry.expect("valid");
+        let members = allocate(&slab, &geometry, 2).expect("memory");
+        let rows = Rows { geometry, members, slab: Arc::clone(&slab), first: 1, every: 2 };
         let data = slab.arena(1 << 20).expect("room");
         let space = rows.geometry.array_sectors();
         let mut model = vec![0; space.bytes().0 as usize];
@@ -306,11 +318,13 @@ mod tests {
             slab.read_out(piece, 0, &mut read[at as usize * 512..][..64 * 512]);
         }
         assert!(read == model, "what was written is read");
-        let member = rows.geometry.stripes() as usize * 16 * 512;
+        let member = 2 * rows.geometry.stripes() as usize * 16 * 512;
         let mut sum = vec![0; member];
-        for arena in &rows.members {
+        for arena in rows.members.iter() {
             let mut bytes = vec![0; member];
             slab.read_out(arena.piece(), 0, &mut bytes);
+            let others = bytes.chunks(16 * 512).step_by(2);
+            assert!(others.flatten().all(|byte| *byte == 0), "another thread's rows are left alone");
             sum.iter_mut().zip(bytes).for_each(|(sum, byte)| *sum ^= byte);
         }
         assert!(sum.iter().all(|byte| *byte == 0), "parity is right everywhere");
