@@ -13,7 +13,7 @@
 //! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
-//! [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`], [`output`].
+//! [`sysfs`] (a running array as files), [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`], [`output`].
 
 #![allow(rustdoc::invalid_html_tags, reason = "doc comments of arguments are help texts, which name e<shelf>.<slot>")]
 
@@ -41,6 +41,7 @@ mod sandbox;
 mod shelf;
 mod signals;
 mod sys;
+mod sysfs;
 mod tools;
 mod usage;
 
@@ -68,6 +69,8 @@ enum Command {
     Stop(manage::StopArgs),
     Bench(bench::Args),
     Shelf(shelf::Args),
+    #[command(hide = true)]
+    UnmountAfter(sysfs::UnmountArgs),
     #[command(flatten)]
     Tool(tools::Tool),
 }
@@ -85,6 +88,7 @@ impl Command {
             Command::Stop(args) => manage::stop(args),
             Command::Bench(args) => bench::run(args),
             Command::Shelf(args) => shelf::run(args),
+            Command::UnmountAfter(args) => sysfs::unmount_after(args),
             Command::Tool(tool) => tool.run(),
         }
     }

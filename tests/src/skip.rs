@@ -16,15 +16,18 @@ pub enum Need {
     Netns,
     /// Another kernel, run as a process; see [`crate::kernel`]. The first test that asks lays its root file system.
     Kernel,
+    /// File systems served by a process: root, `/dev/fuse`, and the right to mount.
+    Fuse,
     /// A program on the PATH or in an sbin directory.
     Program(&'static str),
 }
 
-/// Returns from the test with a `SKIPPED` line unless everything named is there: `root`, `netns`, `kernel` or a program's name.
+/// Returns from the test with a `SKIPPED` line unless everything named is there: `root`, `netns`, `fuse`, `kernel` or a program's name.
 #[macro_export]
 macro_rules! require {
     (@need root) => { $crate::skip::Need::Root };
     (@need netns) => { $crate::skip::Need::Netns };
+    (@need fuse) => { $crate::skip::Need::Fuse };
     (@need kernel) => { $crate::skip::Need::Kernel };
     (@need $program:literal) => { $crate::skip::Need::Program($program) };
     ($($need:tt),+ $(,)?) => {
@@ -40,6 +43,7 @@ pub fn missing(needs: &[Need]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Need::Root => (!is_root()).then(|| "needs root".to_owned()),
         Need::Netns => missing_netns(),
+        Need::Fuse => missing_fuse(),
         Need::Kernel => crate::kernel::ensure().err().map(|e| format!("no kernel to run as a process: {e:#}")),
         Need::Program(name) => (find_program(name).is_none()).then(|| format!("{name} is not installed")),
     })
@@ -64,6 +68,17 @@ fn missing_netns() -> Option<String> {
     }
     let tried = Cmd::new("unshare").args(["-n", "true"]).finish(Duration::from_secs(10));
     (!tried.status.success()).then(|| "this root may not make network namespaces".to_owned())
+}
+
+fn missing_fuse() -> Option<String> {
+    if !is_root() {
+        return Some("needs root, to mount".to_owned());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse".to_owned());
+    }
+    let tried = Cmd::new("unshare").args(["-m", "true"]).finish(Duration::from_secs(10));
+    (!tried.status.success()).then(|| "this root may not mount".to_owned())
 }
 
 /// The full path of `name` on the PATH or in the sbin directories, which a plain user's PATH lacks.

@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints. One that is not here fails the test.
-const PRINTS: [(&str, &str); 59] = [
+const PRINTS: [(&str, &str); 60] = [
     ("etherraid demo", "every byte read was right"),
     ("etherraid demo --in-process", "every byte read was right"),
     ("etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4", "r5: created"),
@@ -18,6 +18,7 @@ const PRINTS: [(&str, &str); 59] = [
     ("etherraid run r5 -i eth1 --scan --nbd tcp:127.0.0.1:10809", "[UUUUU] clean at nbd://127.0.0.1:10809"),
     ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 --nbd unix:/run/r5.nbd --run", "[UUUU_]"),
     ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --takeover", "[UUUU"),
+    ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --sysfs /run/r5.sys", "[UUUU"),
     ("etherraid run r5", "ready: r5"),
     ("etherraid detail r5", "     Raid Level : raid5\n"),
     ("etherraid detail r5 --json", "\"array_state\": \"clean\""),

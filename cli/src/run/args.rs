@@ -23,6 +23,7 @@ use crate::usage::usage;
   etherraid run r5 -i eth1 --scan --nbd tcp:127.0.0.1:10809                          # whatever belongs to it on the network
   etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 --nbd unix:/run/r5.nbd --run          # although e9.4 is away
   etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --takeover    # although another host holds it
+  etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --sysfs /run/r5.sys    # echo 2 > /run/r5.sys/block/r5/md/group_thread_cnt
   etherraid run r5                                                                   # as /etc/etherraid/r5.toml says
 
 It prints a line that begins with `ready:` when clients may come. The exit status is 0 when the array was marked clean, 1 when it was not or
@@ -84,6 +85,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     pub(super) control: Option<PathBuf>,
 
+    /// Directory to show the array in, as files with md's names: DIR/block/NAME/md/* and DIR/proc/mdstat; see docs/CONTROL.md. Needs root
+    #[arg(long, value_name = "DIR")]
+    pub(super) sysfs: Option<PathBuf>,
+
     /// CPUs to use, such as 0,2-3 [default: all]
     #[arg(long, value_name = "LIST")]
     pub(super) cpus: Option<CpuList>,
@@ -130,6 +135,7 @@ impl Args {
         or(&mut self.member_dir, file.member_dir);
         self.uuid = self.uuid.or(file.uuid);
         self.control = self.control.take().or(file.control);
+        self.sysfs = self.sysfs.take().or(file.sysfs);
         self.cpus = self.cpus.take().or(file.cpus);
         self.readonly |= file.readonly;
         self.run |= file.run;

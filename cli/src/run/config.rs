@@ -38,6 +38,7 @@ pub(super) struct Config {
     pub(super) durable: Vec<MemberSpec>,
     pub(super) member_dir: Vec<PathBuf>,
     pub(super) control: Option<PathBuf>,
+    pub(super) sysfs: Option<PathBuf>,
     pub(super) cpus: Option<CpuList>,
     pub(super) sandbox: bool,
     /// KEY=VALUE each.
@@ -66,6 +67,7 @@ struct Written {
     #[serde(default)]
     member_dir: Vec<PathBuf>,
     control: Option<PathBuf>,
+    sysfs: Option<PathBuf>,
     cpus: Option<Spanned<String>>,
     #[serde(default = "yes")]
     sandbox: bool,
@@ -139,6 +141,7 @@ fn parse(text: &str) -> Result<Config, Wrong> {
         durable: members(written.durable)?,
         member_dir: written.member_dir,
         control: written.control,
+        sysfs: written.sysfs,
         cpus: written.cpus.map(parsed).transpose()?,
         sandbox: written.sandbox,
         set: settings(written.set)?,
@@ -183,7 +186,8 @@ mod tests {
             EXAMPLE.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         let config = parse(&shown).expect("valid");
         assert!(config.run && config.readonly && config.uuid.is_some() && config.cpus.is_some() && !config.sandbox);
-        assert!(!config.set.is_empty() && !config.member_dir.is_empty() && config.control.is_some());
+        assert!(!config.set.is_empty() && !config.member_dir.is_empty());
+        assert!(config.control.is_some() && config.sysfs.is_some());
     }
 
     #[test]

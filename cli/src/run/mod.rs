@@ -1,6 +1,6 @@
 //! `run`: assembles an array and serves it until it is stopped.
 //!
-//! In this order, so that a refusal changes nothing: settings, control and NBD sockets, the members taken over if that is wanted, opened and looked at, the lock of
+//! In this order, so that a refusal changes nothing: settings, control and NBD sockets, the directory for files, the members taken over if that is wanted, opened and looked at, the lock of
 //! the array's UUID, assembly, then the engine, and last the NBD server. The end goes the other way round ([`serve`]).
 
 mod args;
@@ -36,6 +36,7 @@ use crate::members::{Members, slab};
 use crate::notify;
 use crate::runtime_dir::{control_socket, make_runtime_dir};
 use crate::sandbox::{Sandbox, directory, memory};
+use crate::sysfs::Tree;
 use crate::tools::Takeover;
 pub(crate) use args::Args;
 use assemble::Assembled;
@@ -61,6 +62,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let sandbox = Arc::new(sandbox(&args, &path, needed)?);
     let control = ControlServer::start(&path, to, Arc::clone(&sandbox))?;
     let sockets = Server::bind(&args.nbd)?;
+    let files = args.sysfs.as_deref().map(|dir| Tree::start(dir, &args.name, &sandbox)).transpose()?;
     let slab = slab()?;
     let links = args.interfaces.tunable_links(&settings.aoe);
     let Assembled { start, devices, uuid, lock } = taken_over(&args, || {
@@ -87,10 +89,13 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     sandbox.seal()?;
     let reserves = args.takeover.then(|| args.interfaces.clone());
     let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox, reserves));
+    if let Some(files) = &files {
+        files.serve(Arc::clone(&served))?;
+    }
     control.serve(served);
     lock.announce(&args.name, &path)?;
     print_ready(&args, &running, server.addresses())?;
-    let exit = serve::until_stopped(&running, server, control, &events, lock);
+    let exit = serve::until_stopped(&running, server, control, files, &events, lock);
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::control::server::{ControlServer, Event};
 use crate::notify;
 use crate::runtime_dir::ArrayLock;
+use crate::sysfs::Tree;
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -30,6 +31,7 @@ pub(super) fn until_stopped(
     running: &Arc<Running>,
     server: Server,
     control: ControlServer,
+    files: Option<Tree>,
     events: &Receiver<Event>,
     lock: ArrayLock,
 ) -> i32 {
@@ -44,6 +46,8 @@ pub(super) fn until_stopped(
     end.drain(running, &server, events);
     let exit = end.stop(running, events);
     server.stop();
+    // Whoever is told that it has ended may use the directory again.
+    drop(files);
     // Who runs it next counts from its own start how long frames may be in the network: none is sent after this.
     running.end();
     drop(lock);

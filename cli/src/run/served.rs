@@ -1,11 +1,11 @@
-//! A running array as operators change it: members by name, tunables.
+//! A running array as operators change it: members by name, tunables, sync work.
 //!
-//! Used by the control socket, from several threads.
+//! Used by the control socket and the files of `--sysfs`, from several threads.
 
 use std::sync::{Arc, Mutex};
 
 use raid_core::md::Uuid;
-use raid_engine::array::{Command, CommandError, CommandErrorKind};
+use raid_engine::array::{Command, CommandError, CommandErrorKind, SyncAction};
 use raid_engine::assembly::random_uuid;
 use raid_engine::member::aoe::Links;
 use raid_engine::member::spec::MemberSpec;
@@ -28,7 +28,10 @@ pub(crate) struct Served {
     slab: Arc<Slab>,
     links: Option<Arc<Interfaces>>,
     uuid: Uuid,
+    /// In force.
     settings: Mutex<Settings>,
+    /// Held by whoever changes them, which may take a while.
+    tuning: Mutex<()>,
     sandbox: Arc<Sandbox>,
     /// Where members that are added are reserved first; unset without `--takeover`.
     reserves: Option<InterfaceArgs>,
@@ -44,7 +47,8 @@ impl Served {
         sandbox: Arc<Sandbox>,
         reserves: Option<InterfaceArgs>,
     ) -> Served {
-        Served { running, slab, links, uuid, settings: Mutex::new(settings), sandbox, reserves }
+        let tuning = Mutex::new(());
+        Served { running, slab, links, uuid, settings: Mutex::new(settings), tuning, sandbox, reserves }
     }
 
     /// The array.
@@ -111,6 +115,11 @@ impl Served {
         self.running.command(Command::Remove(self.find(member)?))
     }
 
+    /// Starts or stops sync work.
+    pub(crate) fn action(&self, action: SyncAction) -> Result<(), CommandError> {
+        self.running.command(Command::Action(action))
+    }
+
     /// The table of tunables, with the values in force.
     pub(crate) fn tunables(&self) -> Vec<Tunable> {
         messages::tunables(&self.settings.lock().expect("no panic while held"))
@@ -118,7 +127,8 @@ impl Served {
 
     /// Sets tunables, all of them or none, and answers with the table.
     pub(crate) fn tune(&self, pairs: &[String]) -> Result<Vec<Tunable>, CommandError> {
-        let mut settings = self.settings.lock().expect("no panic while held");
+        let _tuning = self.tuning.lock().expect("no panic while held");
+        let settings = self.settings.lock().expect("no panic while held").clone();
         let next = tuned(&settings, pairs)?;
         // First: the change may itself make initiators.
         self.tune_links(next.aoe);
@@ -129,8 +139,9 @@ impl Served {
         for pair in pairs {
             tracing::info!("tuned: {pair}");
         }
-        *settings = next;
-        Ok(messages::tunables(&settings))
+        let table = messages::tunables(&next);
+        *self.settings.lock().expect("no panic while held") = next;
+        Ok(table)
     }
 
     fn tune_links(&self, tunables: aoe_proto::initiator::Tunables) {

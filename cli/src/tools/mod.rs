@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+pub(crate) use status::mdstat_of;
 pub(crate) use takeover::Takeover;
 
 /// The commands of this module, among all others on the command line.

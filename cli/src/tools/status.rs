@@ -82,6 +82,12 @@ pub(super) fn arrays() -> anyhow::Result<(Vec<ControlArgs>, bool)> {
     Ok((arrays, all))
 }
 
+/// What is printed when this array is the only one, or none is there.
+pub(crate) fn mdstat_of(array: &str, detail: Option<Detail>) -> String {
+    let named = detail.map(|detail| Named { array: array.to_owned(), detail });
+    mdstat(named.as_slice())
+}
+
 fn mdstat(arrays: &[Named]) -> String {
     let mut text = String::from("Personalities : [raid5] [raid4]\n");
     for Named { array, detail } in arrays {

@@ -100,6 +100,10 @@ pub struct DeviceRow {
     pub volatile: bool,
     /// Read errors corrected on it, in sectors.
     pub corrected: u32,
+    /// Where its data area begins; 0 for a slot without a device.
+    pub data_offset: Sector,
+    /// Length of its data area; 0 for a slot without a device.
+    pub data_size: Sectors,
 }
 
 /// All values of `mdadm --detail`.
@@ -206,6 +210,15 @@ impl Array {
         (self.geometry.members().len() - in_sync) as u32
     }
 
+    /// `sync_action`.
+    pub fn sync_action(&self) -> &'static str {
+        match self.sync.running() {
+            Some(running) => running.action.word(),
+            None if self.sync.is_frozen() => "frozen",
+            None => "idle",
+        }
+    }
+
     /// How far sync work is, if any is under way.
     pub fn sync_progress(&self, now: Duration) -> Option<SyncProgress> {
         let running = self.sync.running()?;
@@ -224,7 +237,6 @@ impl Array {
         let spare = count(|m| matches!(m.standing, Standing::Spare | Standing::Recovering { .. }));
         let failed = count(|m| m.loss().is_some());
         let sync = self.sync_progress(now);
-        let idle = if self.sync.is_frozen() { "frozen" } else { "idle" };
         Detail {
             version: self.head.minor,
             creation_time: self.head.ctime.seconds(),
@@ -249,7 +261,7 @@ impl Array {
             devices: self.device_rows(),
             array_state: self.array_state(),
             degraded: self.degraded(),
-            sync_action: sync.map_or(idle, |sync| sync.action),
+            sync_action: self.sync_action(),
             last_sync_action: self.sync.last_action,
             mismatch_cnt: self.sync.mismatches,
             resync_start: self.resync.map(|resync| resync.done),
@@ -292,6 +304,8 @@ impl Array {
             device: Some(member.device.name.clone()),
             volatile: member.device.volatile,
             corrected: member.superblock.cnt_corrected_read,
+            data_offset: member.superblock.data_offset,
+            data_size: member.superblock.data_size,
         };
         let slots = self.geometry.members().indices().map(|slot| {
             let member = self.members.iter().find(|m| m.is_active() && m.slot() == Some(slot));
@@ -312,6 +326,8 @@ impl DeviceRow {
             device: None,
             volatile: false,
             corrected: 0,
+            data_offset: Sector::ZERO,
+            data_size: Sectors(0),
         }
     }
 }

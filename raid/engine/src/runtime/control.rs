@@ -15,6 +15,7 @@ use raid_core::units::{DataIndex, Sector};
 use super::bufs::Bufs;
 use super::seating::{Change, Seating};
 use super::topology;
+use super::watch::{Looks, Watch};
 use super::{Shared, ToArray, WorkerMsg};
 use crate::array::MemberEvent;
 use crate::array::{
@@ -118,6 +119,9 @@ struct Meta {
 pub(super) struct ControlThread {
     shared: Arc<Shared>,
     asks: Arc<Asks>,
+    watch: Arc<Watch>,
+    /// What those who watch know.
+    looks: Looks,
     array: Array,
     devices: Devices,
     done: Vec<Done>,
@@ -163,6 +167,8 @@ impl ControlThread {
         ControlThread {
             shared,
             asks,
+            watch: Arc::default(),
+            looks: Looks::of(&array),
             array,
             devices,
             done: Vec::new(),
@@ -196,6 +202,7 @@ impl ControlThread {
             self.look_at_cpus();
             if let Err(exit) = self.step(start.elapsed(), wall) {
                 self.asks.close();
+                self.watch.end();
                 return exit;
             }
             self.sleep(start);
@@ -220,6 +227,7 @@ impl ControlThread {
             // What was changed is in force, but workers may have to wait for members before they are done with it.
             self.change.end();
         }
+        self.looks.follow(Looks::of(&self.array), &self.watch);
         self.exit.map_or(Ok(self.wake_at(now)), Err)
     }
 
@@ -239,6 +247,11 @@ impl ControlThread {
     fn wake_at(&self, now: Duration) -> Duration {
         let next = [self.array.wake_at(), self.devices.wake_at(now)].into_iter().flatten().min();
         next.map_or(now + SLEEP_MAX, |at| at.min(now + SLEEP_MAX))
+    }
+
+    /// Where others see what has changed.
+    pub(super) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
     }
 
     pub(super) fn detail(&self) -> Detail {

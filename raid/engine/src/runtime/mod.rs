@@ -17,6 +17,7 @@ mod seating;
 pub mod stepped;
 pub mod topology;
 mod wake;
+pub mod watch;
 mod worker_thread;
 
 use std::io;

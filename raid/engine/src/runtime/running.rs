@@ -16,6 +16,7 @@ use super::client::Client;
 use super::control::{Ask, Asks, ControlThread, NotAsked};
 use super::groups::Groups;
 use super::seating::{Places, Seating};
+use super::watch::Watch;
 use super::worker_thread::WorkerThread;
 use super::{Plan, Shared, Totals, Workers, open_client};
 use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start};
@@ -69,6 +70,7 @@ impl Parts {
 pub struct Running {
     workers: Workers,
     asks: Arc<Asks>,
+    watch: Arc<Watch>,
     control: Mutex<Option<JoinHandle<i32>>>,
 }
 
@@ -101,8 +103,9 @@ impl Running {
         let Parts { shared, workers, control, asks } = parts;
         prepared()?;
         let workers = Workers::start(shared, workers)?;
+        let watch = control.watch();
         let control = std::thread::Builder::new().name("raid5-array".into()).spawn(move || control.run())?;
-        Ok(Running { workers, asks, control: Mutex::new(Some(control)) })
+        Ok(Running { workers, asks, watch, control: Mutex::new(Some(control)) })
     }
 
     /// Size of the array.
@@ -118,6 +121,11 @@ impl Running {
     /// A handle for a front end; `None` when there are too many, or memory is short.
     pub fn client(&self) -> io::Result<Option<Client>> {
         open_client(&self.workers.shared)
+    }
+
+    /// Where to wait for changes of its state.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// What the workers have done.
