@@ -11,8 +11,11 @@
 //! Written last, it may lag by one event behind others that say it has a slot; so a spare's superblock says already that nothing
 //! of it is rebuilt, or md would take it for a member in sync.
 //!
+//! When workers have come to rest, members are flushed even if superblocks already say what they are to say, as during a resync that has got
+//! nowhere. That is a commit without writes, [`Phase::Keep`].
+//!
 //! What superblocks say when the array starts may be in caches alone, if the last writer was killed: it counts as durable only once every
-//! device has been flushed. That is a commit without writes, [`Phase::Found`].
+//! device has been flushed. That is another one without writes, [`Phase::Found`].
 //!
 //! Invariant: no superblock write is sent unless [`Array::may_write_superblocks`].
 
@@ -29,6 +32,8 @@ use crate::message::{IoStatus, MemberHandle};
 pub(super) enum Phase {
     /// Flushes of superblocks that say the record already, as they were read at the start.
     Found,
+    /// Flushes of what workers wrote, while superblocks stay as they are.
+    Keep,
     /// Flushes of what the new record no longer marks.
     FlushBefore,
     /// Superblock writes of this wave.
@@ -49,12 +54,12 @@ pub(super) enum Wave {
 impl Phase {
     /// Whether nothing has been written yet.
     fn is_before(self) -> bool {
-        matches!(self, Phase::Found | Phase::FlushBefore)
+        matches!(self, Phase::Found | Phase::Keep | Phase::FlushBefore)
     }
 
     fn wave(self) -> Wave {
         match self {
-            Phase::Found | Phase::FlushBefore => Wave::First,
+            Phase::Found | Phase::Keep | Phase::FlushBefore => Wave::First,
             Phase::Write(wave) | Phase::FlushAfter(wave) => wave,
         }
     }
@@ -96,7 +101,9 @@ impl Array {
         let Some(commit) = &self.commit else {
             return self.begin_commit(effects);
         };
-        let moot = commit.phase.is_before() && commit.record != self.target();
+        // A write that waits is not held up until members have been flushed.
+        let woken = commit.phase == Phase::Keep && !self.mark.wants_flush();
+        let moot = woken || commit.phase.is_before() && commit.record != self.target();
         if moot || commit.phase == Phase::Found && !commit.forgot.is_empty() {
             // Nothing has been written; its flushes end unheard.
             self.commit = None;
@@ -124,7 +131,15 @@ impl Array {
                 self.durable = self.found.take();
                 self.commit = None;
             }
-            Phase::FlushBefore => self.write_superblocks(Wave::First, effects),
+            Phase::Keep => {
+                self.commit = None;
+                self.mark_flushed();
+            }
+            Phase::FlushBefore => {
+                // Superblocks go to every member, and a flush after them.
+                self.mark_flushed();
+                self.write_superblocks(Wave::First, effects);
+            }
             Phase::Write(wave) => {
                 let commit = self.commit.as_mut().expect("the commit under way");
                 let unflushed = std::mem::take(&mut commit.unflushed);
@@ -139,7 +154,8 @@ impl Array {
 
     fn begin_commit(&mut self, effects: &mut Vec<Effect>) -> bool {
         let target = self.target();
-        if self.durable.as_ref() == Some(&target) || !self.may_write_superblocks() {
+        let recorded = self.durable.as_ref() == Some(&target);
+        if recorded && !self.mark.wants_flush() || !self.may_write_superblocks() {
             return false;
         }
         let found = self.found.as_ref() == Some(&target);
@@ -149,6 +165,8 @@ impl Array {
         }
         let (phase, waiting) = if found {
             (Phase::Found, self.flush(|_, m| m.is_used(), effects))
+        } else if recorded {
+            (Phase::Keep, self.flush(|_, m| m.is_active(), effects))
         } else if target.unmarks(self.durable.as_ref()) {
             (Phase::FlushBefore, self.flush(|_, m| m.is_active(), effects))
         } else {

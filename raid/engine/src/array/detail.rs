@@ -200,7 +200,7 @@ impl Array {
             Mark::Quiet => ArrayState::Clean,
             Mark::Wanted => ArrayState::WritePending,
             Mark::Dirty { .. } => ArrayState::Active,
-            Mark::Asking { .. } | Mark::Unmarking => ArrayState::ActiveIdle,
+            Mark::Asking { .. } | Mark::Unmarking { .. } => ArrayState::ActiveIdle,
         }
     }
 

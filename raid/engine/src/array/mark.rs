@@ -2,12 +2,13 @@
 //!
 //! Part of [`Array`]; its state is [`Mark`]. Writes are allowed only in [`Mark::Dirty`] and [`Mark::Asking`], which
 //! are entered only when superblocks on every member that is not missing say dirty. Superblocks say clean only after every worker
-//! has answered that it sends no writes, and after a flush of every member.
+//! has answered that it sends no writes, and after a flush of every member. While a resync keeps them from saying clean, that flush is made all
+//! the same: [`Mark::Quiet`] means that what was acknowledged is durable, and a stop counts on that.
 //!
 //! ```text
 //!   Quiet --a write waits--> Wanted --dirty mark durable--> Dirty --delay over--> Asking --all idle--> Unmarking
 //!     ^                                                       ^ ^---one is busy------'                    |
-//!     '------------------- clean mark durable ----------------+---------a write waits: Wanted ------------'
+//!     '------------------- flushed, recorded -----------------+---------a write waits: Wanted ------------'
 //! ```
 
 use std::time::Duration;
@@ -25,7 +26,7 @@ const ASK_INTERVAL_STOPPING: Duration = Duration::from_millis(10);
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// No worker sends writes.
+    /// No worker sends writes, and those sent are durable.
     Quiet,
     /// None does, but one wants to.
     Wanted,
@@ -41,7 +42,10 @@ pub(super) enum Mark {
         idle: Vec<bool>,
     },
     /// No worker sends writes, and superblocks are to say so.
-    Unmarking,
+    Unmarking {
+        /// Every member has been flushed since, or will have been when what superblocks are to say is recorded.
+        flushed: bool,
+    },
 }
 
 impl Mark {
@@ -52,7 +56,12 @@ impl Mark {
 
     /// Whether superblocks are to say dirty.
     pub(super) fn wants_dirty(&self) -> bool {
-        !matches!(self, Mark::Quiet | Mark::Unmarking)
+        !matches!(self, Mark::Quiet | Mark::Unmarking { .. })
+    }
+
+    /// Whether members are to be flushed even if superblocks stay as they are.
+    pub(super) fn wants_flush(&self) -> bool {
+        *self == Mark::Unmarking { flushed: false }
     }
 }
 
@@ -91,7 +100,7 @@ impl Array {
     /// A worker holds a write because it may not send it.
     pub(super) fn write_wanted(&mut self, now: Duration) {
         match self.mark {
-            Mark::Quiet | Mark::Unmarking => self.mark = Mark::Wanted,
+            Mark::Quiet | Mark::Unmarking { .. } => self.mark = Mark::Wanted,
             Mark::Asking { .. } => self.stay_dirty(now),
             // The worker has not seen the view that allows it yet, or superblocks are being written.
             Mark::Wanted | Mark::Dirty { .. } => {}
@@ -125,7 +134,7 @@ impl Array {
         let later = now + self.dirty_for();
         match &mut self.mark {
             Mark::Dirty { ask_at } => *ask_at = later,
-            Mark::Unmarking => self.mark = Mark::Wanted,
+            Mark::Unmarking { .. } => self.mark = Mark::Wanted,
             Mark::Quiet | Mark::Wanted | Mark::Asking { .. } => {}
         }
     }
@@ -153,7 +162,14 @@ impl Array {
             *entry = true;
         }
         if idle.iter().all(|entry| *entry) {
-            self.mark = Mark::Unmarking;
+            self.mark = Mark::Unmarking { flushed: false };
+        }
+    }
+
+    /// Every member has been flushed since workers came to rest, or will have been when the commit under way ends.
+    pub(super) fn mark_flushed(&mut self) {
+        if let Mark::Unmarking { flushed } = &mut self.mark {
+            *flushed = true;
         }
     }
 
@@ -164,7 +180,7 @@ impl Array {
                 self.mark = Mark::Dirty { ask_at: now + self.dirty_for() };
                 true
             }
-            Mark::Unmarking if self.is_recorded() => {
+            Mark::Unmarking { flushed: true } if self.is_recorded() => {
                 self.mark = Mark::Quiet;
                 true
             }

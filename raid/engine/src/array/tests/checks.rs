@@ -8,10 +8,21 @@ use raid_core::md::{Role, Superblock};
 use raid_core::units::Sector;
 
 use super::world::{Block, CHUNK, DEVICE, FakeDevice, ROWS, World, assembled, parse};
-use crate::array::MetaOp;
+use crate::array::{ArrayState, MetaOp};
 use crate::message::{MemberHandle, MemberState, View};
 
 impl World {
+    /// In an array that is clean, or was stopped well, all that clients wrote is durable.
+    pub(super) fn check_flushed(&self) {
+        if self.array.array_state() != ArrayState::Clean && self.stopped != Some(0) {
+            return;
+        }
+        for member in self.view.members.iter().filter(|m| m.state != MemberState::Absent) {
+            let device = &self.devices[&member.handle.0];
+            assert!(device.volatile || !device.unflushed, "{:?} holds what was not flushed", member.handle);
+        }
+    }
+
     /// A superblock write leaves: it must be allowed, and newer than what was written before.
     pub(super) fn check_write(&mut self, handle: MemberHandle, data: &[u8]) {
         assert!(!self.suspended, "no superblock is written while suspended");

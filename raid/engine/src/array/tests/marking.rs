@@ -80,9 +80,10 @@ fn a_busy_worker_keeps_the_array_dirty_and_all_go_on() {
 
 #[test]
 fn a_write_during_unmarking_is_not_lost() {
-    // At every point of the unmarking another write arrives.
-    for point in 0..40 {
-        let mut world = World::new(Setup::default());
+    // At every point of the unmarking another write arrives; during a resync, when superblocks stay as they are, as well.
+    for (point, assume_clean) in (0..40).flat_map(|point| [(point, true), (point, false)]) {
+        let mut world = World::new(Setup { assume_clean, ..Setup::default() });
+        world.sync_held = true;
         world.write(0);
         world.settle();
         world.now += MINUTE;
@@ -93,6 +94,47 @@ fn a_write_during_unmarking_is_not_lost() {
         world.write(1);
         world.settle();
         assert!(!world.is_waiting(1), "point {point}");
+        world.pass(MINUTE);
+        assert_eq!(world.array.array_state(), ArrayState::Clean, "point {point}");
+    }
+}
+
+#[test]
+fn a_write_during_a_resync_does_not_wait_for_the_flush_before_quiet() {
+    let mut world = World::new(Setup { assume_clean: false, ..Setup::default() });
+    world.sync_held = true;
+    world.write(0);
+    world.settle();
+    world.devices.get_mut(&3).unwrap().mute = true;
+    world.pass(Duration::from_millis(201));
+    assert_eq!(world.array.array_state(), ArrayState::ActiveIdle, "a flush is not answered");
+    world.write(1);
+    world.settle();
+    assert!(!world.is_waiting(1));
+    world.devices.get_mut(&3).unwrap().mute = false;
+    world.pass(MINUTE);
+    assert_eq!(world.array.array_state(), ArrayState::Clean);
+}
+
+#[test]
+fn a_flush_that_began_before_the_last_write_does_not_count() {
+    // A spare comes and one fails, so superblocks are written and members flushed while workers go on. At every point of that one
+    // member stops answering, another write is sent, and workers come to rest.
+    for point in 0..40 {
+        let mut world = World::new(Setup { assume_clean: false, spares: 1, ..Setup::default() });
+        world.sync_held = true;
+        world.write(0);
+        world.settle();
+        world.devices.get_mut(&4).unwrap().status = IoStatus::Failed;
+        world.add(9);
+        for _ in 0..point {
+            world.step();
+        }
+        world.devices.get_mut(&3).unwrap().mute = true;
+        world.settle();
+        world.write(0);
+        world.pass(Duration::from_secs(1));
+        world.devices.get_mut(&3).unwrap().mute = false;
         world.pass(MINUTE);
         assert_eq!(world.array.array_state(), ArrayState::Clean, "point {point}");
     }

@@ -77,6 +77,33 @@ fn a_stop_records_how_far_sync_got() {
 }
 
 #[test]
+fn a_stop_before_resync_got_anywhere_flushes_what_was_written() {
+    let setup = Setup { assume_clean: false, ..Setup::default() };
+    // Quiet before the stop as well as because of it.
+    for quiet in [false, true] {
+        let mut world = World::new(setup.clone());
+        world.sync_held = true;
+        world.write(0);
+        world.settle();
+        assert!(world.devices[&0].unflushed);
+        if quiet {
+            world.pass(SECOND);
+            assert_eq!(world.detail().array_state, ArrayState::Clean);
+            assert!(!world.devices[&0].unflushed);
+        }
+        let events = world.superblock(0).events;
+        stop(&mut world, false);
+        world.sync_held = false;
+        world.settle();
+        assert_eq!(world.stopped, Some(0));
+        let flushed = (0..4).all(|handle| !world.devices[&handle].unflushed);
+        assert!(flushed, "acknowledged, and the array stopped well");
+        let superblock = world.superblock(0);
+        assert_eq!((superblock.resync_offset, superblock.events), (Some(Sector::ZERO), events), "they said so before");
+    }
+}
+
+#[test]
 fn suspended_is_abandoned_and_left_dirty() {
     let mut world = World::new(Setup::default());
     world.workers[1].busy = true;

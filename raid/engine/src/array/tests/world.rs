@@ -275,6 +275,7 @@ impl World {
         for effect in effects {
             self.effect(effect);
         }
+        self.check_flushed();
     }
 
     fn effect(&mut self, effect: Effect) {
