@@ -182,14 +182,18 @@ impl Rig<'_> {
         let sectors = after.counters.member_sectors - before.counters.member_sectors;
         let answered = after.traffic.frames_answered - before.traffic.frames_answered;
         let data_bytes = after.traffic.data_bytes - before.traffic.data_bytes;
-        Row {
+        let handoffs = after.handed.handoffs - before.handed.handoffs;
+        let contended = after.handed.contended - before.handed.contended;
+        let mut row = Row {
             group_thread_cnt: Some(groups.group_thread_cnt),
             member_request_sectors: (requests > 0).then(|| sectors as f64 / requests as f64),
             frame_bytes_mean: (answered > 0).then(|| data_bytes as f64 / answered as f64),
             retransmits: after.traffic.retransmits - before.traffic.retransmits,
             rss_bytes: measured.rss.saturating_sub(not_ours),
             ..Row::new(self.args.mode, size, depth, measured)
-        }
+        };
+        row.set_handed(handoffs, contended, measured.ops);
+        row
     }
 }
 

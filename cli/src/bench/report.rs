@@ -46,6 +46,12 @@ pub(super) struct Row {
     pub(super) retransmits: u64,
     /// Requests that failed.
     pub(super) errors: u64,
+    /// Regions that went into a queue or a list, per request: for each a worker must look there. Of arrays alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) handoffs_per_op: Option<f64>,
+    /// Times per request that a region's word was changed by another thread while one did. Of arrays alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) contended_per_op: Option<f64>,
     /// What the bare loop does of the same; only with `--limit`, as all `limit_` fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_mb_per_s: Option<f64>,
@@ -83,11 +89,20 @@ impl Row {
             rss_bytes: measured.rss,
             retransmits: 0,
             errors: measured.errors,
+            handoffs_per_op: None,
+            contended_per_op: None,
             limit_mb_per_s: None,
             limit_ratio: None,
             against_mb_per_s: None,
             against_ratio: None,
         }
+    }
+
+    /// Notes how often threads had to do with each other over so many requests.
+    pub(super) fn set_handed(&mut self, handoffs: u64, contended: u64, requests: u64) {
+        let per_op = |count: u64| (requests > 0).then(|| round(count as f64 / requests as f64, 4));
+        self.handoffs_per_op = per_op(handoffs);
+        self.contended_per_op = per_op(contended);
     }
 
     /// Notes what the bare loop does: requests per second.
@@ -128,7 +143,7 @@ pub(super) fn json(rows: &[Row]) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(rows)?)
 }
 
-/// A line of names, and a line per row. No value has a comma in it. Columns of options come last, if any row has them.
+/// A line of names, and a line per row. No value has a comma in it. Fields that not every row has come last, if any row has them.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<String> {
     let values = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     let optional = OPTIONAL.iter().filter(|name| values.iter().any(|row| !row[**name].is_null()));
@@ -145,8 +160,9 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Fields that only some options bring, in their order.
-const OPTIONAL: [&str; 4] = ["limit_mb_per_s", "limit_ratio", "against_mb_per_s", "against_ratio"];
+/// Fields that only some rows have, in their order.
+const OPTIONAL: [&str; 6] =
+    ["handoffs_per_op", "contended_per_op", "limit_mb_per_s", "limit_ratio", "against_mb_per_s", "against_ratio"];
 
 /// The fields in their order.
 const NAMES: [&str; 17] = [

@@ -17,6 +17,14 @@ use crate::runtime_dir::{announced, control_socket, parse_name};
 /// Longest answer.
 const RESPONSE_MAX: u64 = 16 << 20;
 
+/// The status of what is asked of an array that does not serve yet, or no more.
+const UNAVAILABLE: u16 = 503;
+
+/// An array answers that it is being started, is being stopped, or has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotServing(String);
+
 /// Which array, as options.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ControlArgs {
@@ -91,7 +99,9 @@ impl ControlArgs {
         let (status, body) = parse(&response).with_context(talking)?;
         if status >= 400 {
             let failure = serde_json::from_slice(body).map(|failure: Failure| failure.error);
-            return Err(anyhow!(failure.unwrap_or_else(|_| format!("status {status}"))).context(self.name.clone()));
+            let text = failure.unwrap_or_else(|_| format!("status {status}"));
+            let error = if status == UNAVAILABLE { anyhow::Error::new(NotServing(text)) } else { anyhow!(text) };
+            return Err(error.context(self.name.clone()));
         }
         serde_json::from_slice(body).with_context(talking)
     }

@@ -11,7 +11,7 @@ use raid_core::md::text::level_name;
 use serde::Serialize;
 
 use super::exit;
-use crate::control::client::ControlArgs;
+use crate::control::client::{ControlArgs, NotServing};
 use crate::control::messages::{Detail, Device, Sync};
 use crate::errors::one_line;
 use crate::output::{complain, print, print_json};
@@ -51,8 +51,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     for array in arrays {
         match array.get_within("/detail", LIMIT) {
             Ok(detail) => found.push(Named { array: array.name().to_owned(), detail }),
-            // It has ended since it was found.
-            Err(_) if !array.is_there() => {}
+            // It is not there yet, or has ended since it was found.
+            Err(error) if error.is::<NotServing>() || !array.is_there() => {}
             Err(error) => {
                 all = false;
                 complain(one_line(error.as_ref()));

@@ -121,7 +121,7 @@ pub(crate) struct Running {
 }
 
 impl Drop for Running {
-    /// Ends it in order, so that its lock goes; by force if that takes long.
+    /// Ends it in order, so that its lock goes; by force if that takes long. A test that fails shows what it said.
     fn drop(&mut self) {
         let end = Instant::now() + Duration::from_secs(10);
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -132,6 +132,9 @@ impl Drop for Running {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("`etherraid run {}` said:\n{}", self.name, rest(&mut self.child));
+        }
     }
 }
 
