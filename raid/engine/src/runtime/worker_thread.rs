@@ -89,8 +89,13 @@ impl WorkerThread {
                 WorkerMsg::Detach(handle) => self.devices.detach(handle, now),
                 WorkerMsg::Tune(tunables) => self.devices.tune(now, tunables),
                 WorkerMsg::Paths(to) => {
+                    let mut devices = self.devices.paths();
+                    if !self.desk.is_seated() {
+                        // Nothing is sent from here, so what could be does not add to what the array has under way at most.
+                        devices.iter_mut().flat_map(|device| &mut device.paths).for_each(|path| path.cwnd = 0);
+                    }
                     // Who asked may have gone away.
-                    let _ = to.try_send(self.devices.paths());
+                    let _ = to.try_send(devices);
                 }
                 WorkerMsg::Shape(shape) => self.begin_shape(shape),
                 WorkerMsg::End => return false,
