@@ -1,6 +1,6 @@
 //! What commands print: results to standard output, messages to standard error.
 //!
-//! Who reads may have seen enough and gone, as in `etherraid detail r5 | head -1`. That is no failure of what was done, so [`print`] passes over
+//! Who reads may have seen enough and gone, as in `etherraid detail r5 | head -1`. That is no failure of what was done, so [`print()`] passes over
 //! it; what goes on printing as it works ends there instead ([`tell`]). The printing macros of std would panic: a test keeps them out of this crate.
 
 use std::fmt::{self, Display};
