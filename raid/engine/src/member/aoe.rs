@@ -60,7 +60,7 @@ pub struct AoeDisk {
 }
 
 impl AoeDisk {
-    /// A device whose properties are known without asking, as in a simulation; [`find`] asks.
+    /// A device whose properties are known without asking, as in a simulation; elsewhere the runtime asks.
     pub fn known(
         links: Arc<dyn Links>,
         address: Address,
