@@ -15,20 +15,25 @@ use raid_engine::runtime::running::Running;
 use raid_engine::runtime::topology;
 use raid_engine::tunables::Settings;
 
-/// Waits until each of the devices has this window at each owner, which are the workers and the control thread. Each has its own port here, and
-/// so a path of its own.
+/// Waits until each of the devices has this window at each owner that sends: the workers that work, and the control thread. Each owner has its own
+/// port here, and so a path of its own.
 fn wait_for_windows(array: &Running, devices: &[&str], window: u32) {
-    // Also workers that do not work have an initiator.
-    let owners = 1 + Groups::per_cpu(1, topology::allowed().expect("affinity")).places();
+    let cpus = topology::allowed().expect("affinity");
+    let working = 1 + cpus.len();
+    // Workers that do not work have an initiator, too, and show no window.
+    let owners = 1 + Groups::per_cpu(1, cpus).places();
     let start = Instant::now();
     loop {
         let paths = array.paths().expect("it runs");
         let names = paths.iter().map(|device| device.address.to_string());
-        let windows = |device: &DevicePaths| device.paths.iter().map(|path| path.cwnd).collect::<Vec<_>>();
-        if names.eq(devices.iter().copied()) && paths.iter().all(|device| windows(device) == vec![window; owners]) {
+        let set = |device: &DevicePaths| {
+            let count = |cwnd| device.paths.iter().filter(|path| path.cwnd == cwnd).count();
+            device.paths.len() == owners && count(window) == working && count(0) == owners - working
+        };
+        if names.eq(devices.iter().copied()) && paths.iter().all(set) {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{window} for each of {owners}: {paths:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{window} for {working} of {owners}: {paths:?}");
         std::thread::yield_now();
     }
 }
