@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgGroup, ValueEnum};
 use raid_core::units::{MEMBERS_MAX, SECTOR_SIZE, Sectors};
 use raid_engine::member::spec::{MemberSpec, parse_size};
-use raid_engine::runtime::bufs::BUF_BYTES_MAX;
+use raid_engine::runtime::bufs::{BUF_BYTES_MAX, BYTES_MAX};
 use raid_export::nbd::uri::Uri;
 
 use crate::groups::CpuList;
@@ -145,6 +145,11 @@ impl Args {
         }
         let line = "bench randwrite --members mem:32M*5 --bs 4k,64k,1m --runtime 0.3";
         Ok(<Line as clap::Parser>::try_parse_from(line.split(' '))?.args)
+    }
+
+    /// Requests that a load thread keeps outstanding, if each takes so much of the load's memory.
+    pub(super) fn depth(&self, bytes: usize) -> usize {
+        usize::from(self.qd).min((BYTES_MAX / bytes).max(1))
     }
 
     /// The members, `*N` spelled out.

@@ -11,7 +11,6 @@ use raid_engine::assembly::assemble_array;
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::Totals;
-use raid_engine::runtime::bufs::BYTES_MAX;
 use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
 use raid_engine::runtime::topology::Cpu;
@@ -24,7 +23,7 @@ use super::load::{Load, Places};
 use super::measure::{self, Measured, Subject};
 use super::members::Members;
 use super::progress::Progress;
-use super::report::{Row, size_text};
+use super::report::{Row, mean, size_text};
 use crate::groups::groups;
 use crate::usage::usage;
 
@@ -122,13 +121,14 @@ impl Rig<'_> {
 
     /// Requests that a load thread keeps outstanding.
     fn depth(&self, size: Sectors) -> usize {
-        usize::from(self.args.qd).min(BYTES_MAX / class_bytes(size) as usize)
+        self.args.depth(class_bytes(size) as usize)
     }
 
     fn run(&mut self, size: Sectors, groups: &Groups, progress: &mut Progress) -> anyhow::Result<Row> {
         let array = self.start(groups)?;
         let (loads, depth) = self.loads(&array, size, groups)?;
-        let threads = loads.into_iter().map(|load| |phases: &_, tally| load.run(phases, tally)).collect();
+        let threads = groups.cpus.iter().zip(loads);
+        let threads = threads.map(|(cpu, load)| (*cpu, |phases: &_, tally| load.run(phases, tally))).collect();
         let bytes = size.bytes().0;
         let (mode, size_text) = (self.args.mode.word(), size_text(bytes));
         let what = format!("{mode} {size_text} with group_thread_cnt {}", groups.group_thread_cnt);
@@ -161,10 +161,10 @@ impl Rig<'_> {
         let depth = self.depth(size);
         let mode = self.args.mode;
         let mut loads = Vec::new();
-        for (index, cpu) in groups.cpus.iter().enumerate() {
+        for index in 0..groups.cpus.len() {
             let client = array.client()?.context("too many load threads")?;
             let places = Places::new(mode, array.sectors(), size, index, groups.cpus.len());
-            loads.push(Load { client, cpu: *cpu, mode, size, places, depth });
+            loads.push(Load { client, mode, size, places, depth });
         }
         Ok((loads, depth))
     }
@@ -186,8 +186,8 @@ impl Rig<'_> {
         let contended = after.handed.contended - before.handed.contended;
         let mut row = Row {
             group_thread_cnt: Some(groups.group_thread_cnt),
-            member_request_sectors: (requests > 0).then(|| sectors as f64 / requests as f64),
-            frame_bytes_mean: (answered > 0).then(|| data_bytes as f64 / answered as f64),
+            member_request_sectors: mean(sectors, requests),
+            frame_bytes_mean: mean(data_bytes, answered),
             retransmits: after.traffic.retransmits - before.traffic.retransmits,
             rss_bytes: measured.rss.saturating_sub(not_ours),
             ..Row::new(self.args.mode, size, depth, measured)

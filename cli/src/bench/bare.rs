@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use raid_core::geometry::{Geometry, Layout};
 use raid_core::units::{DataIndex, MEMBERS_MAX, MemberCount, Sector, Sectors, StripeIndex};
-use raid_engine::runtime::topology::{self, Cpu};
+use raid_engine::runtime::topology::Cpu;
 use raid_engine::slab::{Arena, PAGE_SECTORS, Piece, Slab, Stores};
 
 use super::args::Mode;
@@ -101,11 +101,10 @@ impl Bare {
         let subject = Subject { runtime, what, bytes, progress };
         let mut threads = Vec::new();
         for (cpu, rows) in &self.threads {
-            let (cpu, rows) = (*cpu, Arc::clone(rows));
-            threads.push(move |phases: &Phases, tally: Tally| {
-                topology::confine(&[cpu]).with_context(|| format!("keeping a thread to CPU {}", cpu.0))?;
-                rows.lock().expect("no panic while held").work(job, phases, tally)
-            });
+            let rows = Arc::clone(rows);
+            let work =
+                move |phases: &Phases, tally: Tally| rows.lock().expect("no panic while held").work(job, phases, tally);
+            threads.push((*cpu, work));
         }
         let nobody_waits = || {};
         Ok(measure::run(threads, subject, || (), nobody_waits)?.iops)
@@ -284,6 +283,7 @@ impl Rows {
 mod tests {
     use super::*;
     use raid_core::parity::Kernels;
+    use raid_engine::runtime::topology;
 
     /// Writes at every size and place go where the geometry says, and parity is right afterwards.
     #[test]

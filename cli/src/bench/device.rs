@@ -19,9 +19,8 @@ use raid_core::parity::Kernels;
 use raid_core::units::Sectors;
 use raid_engine::member::aoe::Links;
 use raid_engine::member::spec::MemberSpec;
-use raid_engine::runtime::bufs::BYTES_MAX;
 use raid_engine::runtime::finding::FIND_PATIENCE;
-use raid_engine::runtime::topology::{self, Cpu};
+use raid_engine::runtime::topology::Cpu;
 use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;
 
@@ -30,7 +29,7 @@ use super::load::{Places, WAIT};
 use super::measure::{self, Phases, Subject, Tally};
 use super::members::check_empty;
 use super::progress::Progress;
-use super::report::{Row, size_text};
+use super::report::{Row, mean, size_text};
 use crate::groups::groups;
 use crate::usage::usage;
 
@@ -85,7 +84,7 @@ fn row(
     progress: &mut Progress,
 ) -> anyhow::Result<Row> {
     let bytes = size.bytes().0 as usize;
-    let depth = usize::from(args.qd).min((BYTES_MAX / bytes).max(1));
+    let depth = args.depth(bytes);
     let credits = Arc::new(Credits::new());
     let shared: Arc<[Shared]> = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<_>>()?;
     let mut threads = Vec::new();
@@ -96,7 +95,6 @@ fn row(
         let driver = Driver::new(Initiator::new(config), links.open(worker, false)?);
         let load = Load {
             driver,
-            cpu: *cpu,
             mode: args.mode,
             size,
             places: Places::new(args.mode, space, size, index, cpus.len()),
@@ -106,7 +104,8 @@ fn row(
             start: Instant::now(),
         };
         let (credits, shared) = (Arc::clone(&credits), Arc::clone(&shared));
-        threads.push(move |phases: &Phases, tally: Tally| load.run(phases, tally, address, credits, &shared, index));
+        let run = move |phases: &Phases, tally: Tally| load.run(phases, tally, address, credits, &shared, index);
+        threads.push((*cpu, run));
     }
     let sample = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
     let what = format!("{} {} of {address}", args.mode.word(), size_text(bytes as u64));
@@ -116,7 +115,7 @@ fn row(
     let (before, after) = measured.counters;
     let answered = after.answered - before.answered;
     Ok(Row {
-        frame_bytes_mean: (answered > 0).then(|| ((after.bytes - before.bytes) as f64 / answered as f64).round()),
+        frame_bytes_mean: mean(after.bytes - before.bytes, answered).map(f64::round),
         retransmits: after.retransmits - before.retransmits,
         rss_bytes: measured.rss.saturating_sub((cpus.len() * depth * bytes) as u64),
         ..Row::new(args.mode, size, depth, &measured)
@@ -197,7 +196,6 @@ impl Memory for Buffers {
 /// One load thread.
 struct Load {
     driver: Driver,
-    cpu: Cpu,
     mode: Mode,
     size: Sectors,
     places: Places,
@@ -217,7 +215,6 @@ impl Load {
         all: &[Shared],
         index: usize,
     ) -> anyhow::Result<Tally> {
-        topology::confine(&[self.cpu]).with_context(|| format!("keeping a load thread to CPU {}", self.cpu.0))?;
         let now = self.now();
         let device = self.driver.initiator().open(now, address, credits);
         self.find(address)?;

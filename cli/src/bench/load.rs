@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use raid_core::units::{Sector, Sectors};
 use raid_engine::runtime::client::{Client, Op, Request};
-use raid_engine::runtime::topology::{self, Cpu};
 use raid_engine::slab::Buf;
 
 use super::args::Mode;
@@ -67,8 +66,6 @@ impl Places {
 pub(super) struct Load {
     /// Its handle on the array.
     pub(super) client: Client,
-    /// The CPU it keeps to.
-    pub(super) cpu: Cpu,
     /// What it does.
     pub(super) mode: Mode,
     /// Length of its requests.
@@ -82,7 +79,6 @@ pub(super) struct Load {
 impl Load {
     /// Runs until told to stop, and until all requests have ended.
     pub(super) fn run(mut self, phases: &Phases, mut tally: Tally) -> anyhow::Result<Tally> {
-        topology::confine(&[self.cpu]).with_context(|| format!("keeping a load thread to CPU {}", self.cpu.0))?;
         let mut free = self.buffers().context("no memory for the load's buffers")?;
         let mut began = vec![Instant::now(); self.depth];
         while tally.follow(phases, Instant::now()) {

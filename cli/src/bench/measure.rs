@@ -6,6 +6,7 @@
 //! A rate is that of the requests that ended in the measured time. A latency counts if its request *began* then, whenever it ended: a request of the
 //! warm-up may have waited for what happens once, such as the array's start, and one that is slow to end is not left out.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
+use raid_engine::runtime::topology::{self, Cpu};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::progress::{Progress, Shown};
@@ -192,10 +194,10 @@ pub(super) struct Subject<'a> {
     pub(super) progress: &'a mut Progress,
 }
 
-/// Runs load threads: warms up, measures, stops. `sample` reads the counters of what is under load; `give_up` ends requests that
+/// Runs load threads, each on its CPU: warms up, measures, stops. `sample` reads the counters of what is under load; `give_up` ends requests that
 /// do not end by themselves.
 pub(super) fn run<C, F>(
-    threads: Vec<F>,
+    threads: Vec<(Cpu, F)>,
     subject: Subject<'_>,
     mut sample: impl FnMut() -> C,
     give_up: impl FnOnce(),
@@ -208,11 +210,15 @@ where
     let (to, from) = channel();
     let count = threads.len();
     let shown = progress.begin(what, runtime, bytes, count);
-    for (index, (load, shown)) in threads.into_iter().zip(shown).enumerate() {
+    for (index, ((cpu, load), shown)) in threads.into_iter().zip(shown).enumerate() {
         let (phases, to) = (Arc::clone(&phases), to.clone());
         let start = thread::Builder::new().name(format!("load-{index}"));
+        let load = move || {
+            topology::confine(&[cpu]).with_context(|| format!("keeping a load thread to CPU {}", cpu.0))?;
+            load(&phases, Tally::new(shown))
+        };
         // Nobody listens any more when the bench was given up.
-        start.spawn(move || drop(to.send(load(&phases, Tally::new(shown))))).context("starting a load thread")?;
+        start.spawn(move || drop(to.send(load()))).context("starting a load thread")?;
     }
     drop(to);
     let mut tallies = Vec::new();
@@ -289,7 +295,7 @@ fn watch(runtime: Duration, progress: &mut Progress, mut ended: impl FnMut() -> 
     let mut rss = 0;
     loop {
         let past = start.elapsed();
-        rss = rss.max(resident());
+        rss = rss.max(resident("self"));
         progress.show(past);
         if past >= runtime || ended() {
             return rss;
@@ -304,9 +310,9 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Resident size of the process in bytes; 0 where it can't be read.
-fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+/// Resident size in bytes of a process, named as in /proc; 0 where it can't be read.
+pub(super) fn resident(process: impl Display) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
@@ -328,6 +334,10 @@ mod tests {
         Ok(tally)
     }
 
+    fn a_cpu() -> Cpu {
+        topology::allowed().expect("CPUs")[0]
+    }
+
     fn subject(progress: &mut Progress, runtime: Duration) -> Subject<'_> {
         Subject { runtime, what: "test".into(), bytes: 4096, progress }
     }
@@ -340,7 +350,9 @@ mod tests {
             samples
         };
         let runtime = Duration::from_millis(60);
-        let threads = [u64::MAX, 10].map(|every| move |phases: &Phases, tally: Tally| busy(phases, tally, every));
+        let cpu = a_cpu();
+        let threads =
+            [u64::MAX, 10].map(|every| (cpu, move |phases: &Phases, tally: Tally| busy(phases, tally, every)));
         let mut progress = Progress::new(runtime);
         let measured = run(threads.into(), subject(&mut progress, runtime), sample, || panic!("all ends"));
         let measured = measured.expect("runs");
@@ -354,7 +366,7 @@ mod tests {
         let fail = |_: &Phases, _: Tally| bail!("no device");
         let runtime = Duration::from_secs(3600);
         let mut progress = Progress::new(runtime);
-        let error = run(vec![fail], subject(&mut progress, runtime), || (), || ()).expect_err("it failed");
+        let error = run(vec![(a_cpu(), fail)], subject(&mut progress, runtime), || (), || ()).expect_err("it failed");
         assert_eq!(error.to_string(), "no device");
     }
 

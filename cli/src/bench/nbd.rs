@@ -15,8 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use raid_core::units::Sectors;
-use raid_engine::runtime::bufs::BYTES_MAX;
-use raid_engine::runtime::topology::{self, Cpu};
+use raid_engine::runtime::topology::Cpu;
 use raid_engine::tunables::Settings;
 use raid_export::nbd::client::{Client, Export, Stream};
 use raid_export::nbd::proto::{Headers, RequestHead, SimpleReply, command, transmission_flag};
@@ -99,7 +98,7 @@ fn row(
     progress: &mut Progress,
 ) -> anyhow::Result<Row> {
     let bytes = size.bytes().0 as usize;
-    let depth = usize::from(args.qd).min((BYTES_MAX / bytes).max(1));
+    let depth = args.depth(bytes);
     let (mut threads, mut handles) = (Vec::new(), Vec::new());
     for (index, cpu) in cpus.iter().enumerate() {
         let stream = connect(uri)?.into_stream();
@@ -107,11 +106,7 @@ fn row(
         handles.push(stream.try_clone().context("the connection")?);
         let places = Places::new(args.mode, space, size, index, cpus.len());
         let load = Load::new(stream, args.mode, size, places, depth);
-        let cpu = *cpu;
-        threads.push(move |phases: &Phases, tally: Tally| {
-            topology::confine(&[cpu]).with_context(|| format!("keeping a load thread to CPU {}", cpu.0))?;
-            load.run(phases, tally)
-        });
+        threads.push((*cpu, move |phases: &Phases, tally: Tally| load.run(phases, tally)));
     }
     let what = format!("{} {} over NBD", args.mode.word(), size_text(bytes as u64));
     let subject = Subject { runtime: args.runtime, what, bytes: bytes as u64, progress };

@@ -100,7 +100,7 @@ impl Row {
 
     /// Notes how often threads had to do with each other over so many requests.
     pub(super) fn set_handed(&mut self, handoffs: u64, contended: u64, requests: u64) {
-        let per_op = |count: u64| (requests > 0).then(|| round(count as f64 / requests as f64, 4));
+        let per_op = |count| mean(count, requests).map(|count| round(count, 4));
         self.handoffs_per_op = per_op(handoffs);
         self.contended_per_op = per_op(contended);
     }
@@ -127,6 +127,11 @@ pub(super) fn set_ratios(rows: &mut [Row]) {
             row.ratio = Some(round(row.mb_per_s / base, 2));
         }
     }
+}
+
+/// The mean of so many with this sum; of none there is none.
+pub(super) fn mean(sum: u64, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum as f64 / count as f64)
 }
 
 fn micros(time: Duration) -> f64 {

@@ -7,7 +7,8 @@ use raid_export::nbd::client::Stream;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 
-use super::report::Row;
+use super::measure::resident;
+use super::report::{Row, mean};
 use crate::control::client::ControlArgs;
 use crate::control::messages::{Counters, Tunable};
 use crate::runtime_dir::announced;
@@ -60,23 +61,15 @@ impl ArrayProcess {
             counters: self.control.get_within("/counters", PATIENCE).ok(),
             group_thread_cnt: count.and_then(|tunable| tunable.value.parse().ok()),
             cpu: self.cpu().unwrap_or_default(),
-            rss: self.rss().unwrap_or_default(),
+            rss: resident(self.pid.as_raw_nonzero()),
         }
-    }
-
-    fn proc(&self, file: &str) -> Option<String> {
-        std::fs::read_to_string(format!("/proc/{}/{file}", self.pid.as_raw_nonzero())).ok()
     }
 
     /// User and system time.
     fn cpu(&self) -> Option<Duration> {
-        let ticks = parse_ticks(&self.proc("stat")?)?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).ok()?;
+        let ticks = parse_ticks(&stat)?;
         Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
-    }
-
-    fn rss(&self) -> Option<u64> {
-        let pages: u64 = self.proc("statm")?.split_whitespace().nth(1)?.parse().ok()?;
-        Some(pages * rustix::param::page_size() as u64)
     }
 }
 
@@ -93,7 +86,6 @@ impl Look {
     pub(super) fn since(&self, before: &Look, row: Row) -> Row {
         let row = Row { group_thread_cnt: self.group_thread_cnt, ..row };
         let (Some(before), Some(after)) = (before.counters, self.counters) else { return row };
-        let mean = |sum: u64, count: u64| (count > 0).then(|| sum as f64 / count as f64);
         let requests = after.member_requests - before.member_requests;
         let frames = after.frames_answered - before.frames_answered;
         Row {

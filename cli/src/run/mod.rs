@@ -149,6 +149,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
 fn print_ready(args: &Args, running: &Running, served: &[Address]) -> anyhow::Result<()> {
     let detail = running.detail()?;
     let uris: Vec<String> = served.iter().map(Address::uri).collect();
+    let status = format!("{} at {}", summary(&detail), uris.join(" "));
     let mut out = std::io::stdout().lock();
     let printed = if args.json {
         let value = serde_json::json!({
@@ -157,9 +158,9 @@ fn print_ready(args: &Args, running: &Running, served: &[Address]) -> anyhow::Re
         });
         writeln!(out, "{value}")
     } else {
-        writeln!(out, "ready: {} {} at {}", args.name, summary(&detail), uris.join(" "))
+        writeln!(out, "ready: {} {status}", args.name)
     };
-    notify::ready(&format!("{} at {}", summary(&detail), uris.join(" ")));
+    notify::ready(&status);
     // Who started us may not listen; the array is served all the same.
     if let Err(error) = printed.and_then(|()| out.flush()) {
         tracing::warn!(%error, "cannot print");

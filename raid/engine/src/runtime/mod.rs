@@ -448,8 +448,8 @@ impl Shared {
             blocks_cached,
         };
         let traffic = Traffic { frames_answered, data_bytes, retransmits };
-        let mut handed = board::Traffic { handoffs, stolen, ..self.posts.read() };
-        handed.handoffs += self.posts.read().handoffs;
+        let mut handed = board::Traffic { handoffs, stolen, ..board::Traffic::default() };
+        handed += self.posts.read();
         for slot in &self.clients {
             if let Some(client) = slot.read().expect("no panic while held").as_ref() {
                 handed += client.posts.read();

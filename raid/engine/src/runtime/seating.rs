@@ -76,6 +76,10 @@ impl Seating {
             Places::Groups(groups) => groups.cpus.clone(),
             Places::Fixed(_) => Vec::new(),
         };
+        Seating::made(places, present, members, settings)
+    }
+
+    fn made(places: Places, present: Vec<Cpu>, members: MemberCount, settings: &Settings) -> Result<Seating, String> {
         let seats = places.seats(settings, &present)?;
         let homes = places.homes(settings, &seats);
         Ok(Seating { places, present, members, settings: settings.clone(), seats, homes })
@@ -96,10 +100,7 @@ impl Seating {
     }
 
     fn changed(&self, settings: &Settings, present: &[Cpu]) -> Result<Seating, String> {
-        let seats = self.places.seats(settings, present)?;
-        let homes = self.places.homes(settings, &seats);
-        let (places, present, settings) = (self.places.clone(), present.to_vec(), settings.clone());
-        Ok(Seating { places, present, members: self.members, settings, seats, homes })
+        Seating::made(self.places.clone(), present.to_vec(), self.members, settings)
     }
 }
 
