@@ -102,30 +102,24 @@ tree() {
     say files "$(wc -l < /run/sums)"
 }
 
-# aoe DEVICE..: loads the driver and waits for these devices.
+# aoe DEVICE..: loads the driver, waits for these devices, and bounds what it does at once.
 aoe() {
     modprobe aoe
     for device; do
         while [ ! -b "/dev/etherd/$device" ]; do aoe-discover; sleep 0.1; done
         while [ "$(cat "/sys/block/etherd!$device/state")" != up ]; do sleep 0.1; done
     done
-    for device; do nudge "$device" & done
+    for device; do in_hand "$device"; done
 }
 
-# nudge DEVICE: reads a sector again and again. After frames were sent twice the driver may have nothing outstanding and yet keep
-# requests waiting for ever, towards any target; a further request makes it go on. Of these a few wait at most: they must not take
-# the places of others.
-nudge() {
-    waiting=
-    while sleep 0.2; do
-        still=
-        for pid in $waiting; do ! kill -0 "$pid" 2>/dev/null || still="$still $pid"; done
-        waiting=$still
-        if [ "$(echo $waiting | wc -w)" -lt 4 ]; then
-            dd if="/dev/etherd/$1" of=/dev/null bs=512 count=1 iflag=direct status=none &
-            waiting="$waiting $!"
-        fi
-    done
+# in_hand DEVICE: at most 272 frames in hand. The driver has 512: a reply frees its frame only when a thread gets to it, and when
+# the last reply comes while all are taken, nothing makes the driver go on, towards any target, until one more request comes. A
+# request that was merged has a frame for each of its parts.
+in_hand() {
+    queue="/sys/block/etherd!$1/queue"
+    echo 2 > "$queue/nomerges"
+    echo 16 > "$queue/nr_requests"
+    echo $((16 * $(cat "/sys/block/etherd!$1/payload") / 1024)) > "$queue/max_sectors_kb"
 }
 "#;
 
