@@ -9,7 +9,7 @@ use raid_core::md::text::{Field, human_size, level_name, time};
 use raid_core::units::Bytes;
 
 use crate::control::client::ControlArgs;
-use crate::control::messages::{Detail, Device};
+use crate::control::messages::{self, Detail, Device};
 use crate::output::{print, print_json};
 
 /// Show how a running array stands
@@ -94,6 +94,10 @@ fn fields(detail: &Detail, zone_at: impl Fn(u64) -> i32) -> Vec<Field> {
     put("Name", detail.name.clone());
     put("UUID", detail.uuid.clone());
     put("Events", detail.events.to_string());
+    for conflict in &detail.conflicts {
+        let messages::Conflict { device, interface, mac } = conflict;
+        put("Conflict", format!("another device claims {device}, at {mac} on {interface}: it is not used"));
+    }
     fields
 }
 
@@ -157,6 +161,7 @@ mod tests {
             mismatch_cnt: 0,
             resync_start: None,
             fenced: false,
+            conflicts: Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, PacketConfig, PacketLink, Role};
+use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, LinkWatch, PacketConfig, PacketLink, Role};
 use aoe_proto::initiator::{Tunables, WorkerId};
 use clap::Args;
 use raid_engine::member::aoe::Links;
@@ -47,9 +47,9 @@ impl InterfaceArgs {
         self.tunable_links(tunables).map(|links| links as Arc<dyn Links>)
     }
 
-    /// The same, for an array whose settings may change.
+    /// The same, for an array whose settings and interfaces may change.
     pub(crate) fn tunable_links(&self, tunables: &Tunables) -> Option<Arc<Interfaces>> {
-        let links = Interfaces { args: self.clone(), tunables: Mutex::new(*tunables) };
+        let links = Interfaces { args: Mutex::new(self.clone()), tunables: Mutex::new(*tunables) };
         (!self.interfaces.is_empty()).then(|| Arc::new(links))
     }
 
@@ -75,7 +75,7 @@ impl InterfaceArgs {
 /// Makes an initiator's links.
 #[derive(Debug)]
 pub(crate) struct Interfaces {
-    args: InterfaceArgs,
+    args: Mutex<InterfaceArgs>,
     tunables: Mutex<Tunables>,
 }
 
@@ -84,19 +84,38 @@ impl Interfaces {
     pub(crate) fn tune(&self, tunables: Tunables) {
         *self.tunables.lock().expect("no panic while held") = tunables;
     }
+
+    /// The interfaces' names.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.args().interfaces
+    }
+
+    /// Initiators that are told to look use these interfaces; answers with those before.
+    pub(crate) fn set_names(&self, names: Vec<String>) -> Vec<String> {
+        std::mem::replace(&mut self.args.lock().expect("no panic while held").interfaces, names)
+    }
+
+    fn args(&self) -> InterfaceArgs {
+        self.args.lock().expect("no panic while held").clone()
+    }
 }
 
 impl fmt::Display for Interfaces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.args.interfaces.join(", "))
+        f.write_str(&self.names().join(", "))
     }
 }
 
 impl Links for Interfaces {
+    fn watch(&self) -> Option<LinkWatch> {
+        // Without one they are looked at more often.
+        LinkWatch::new().inspect_err(|error| tracing::warn!(%error, "changes of the interfaces are not told")).ok()
+    }
+
     fn open(&self, worker: WorkerId, discovers: bool) -> io::Result<Vec<Box<dyn Link>>> {
         let role = Role::Initiator { worker: worker.0, discovers };
         // An array that runs stands an interface that is down for a while; one that is to be started is told at once.
-        self.args.open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(one_line(&error)))
+        self.args().open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(one_line(&error)))
     }
 
     fn tunables(&self) -> Tunables {

@@ -56,7 +56,7 @@ fn replies_are_as_printed() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 11, "the page has another number of replies than it had");
+    assert_eq!(seen, 16, "the page has another number of replies than it had");
     assert_eq!(world.ok("ls /run/etherraid"), "");
 }
 

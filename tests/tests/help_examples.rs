@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints. One that is not here fails the test.
-const PRINTS: [(&str, &str); 60] = [
+const PRINTS: [(&str, &str); 72] = [
     ("etherraid demo", "every byte read was right"),
     ("etherraid demo --in-process", "every byte read was right"),
     ("etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4", "r5: created"),
@@ -18,6 +18,7 @@ const PRINTS: [(&str, &str); 60] = [
     ("etherraid run r5 -i eth1 --scan --nbd tcp:127.0.0.1:10809", "[UUUUU] clean at nbd://127.0.0.1:10809"),
     ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 --nbd unix:/run/r5.nbd --run", "[UUUU_]"),
     ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --takeover", "[UUUU"),
+    ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --reserve", "[UUUU"),
     ("etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --sysfs /run/r5.sys", "[UUUU"),
     ("etherraid run r5", "ready: r5"),
     ("etherraid detail r5", "     Raid Level : raid5\n"),
@@ -47,6 +48,17 @@ const PRINTS: [(&str, &str); 60] = [
     ("etherraid stat -i eth1", "array=r5"),
     ("etherraid stat -i eth1 9.0 9.1", "      e9.1         0.067GB       eth1 "),
     ("etherraid stat", "array=r5"),
+    ("etherraid stat -w 0.5 --count 3", " TAINT PAYLOAD ARRAY\n      e9.0       eth1 "),
+    ("etherraid sancheck", "e9.5            2      8704  eth1 eth2\n"),
+    ("etherraid sancheck -i eth1 -i eth2 9.0", "e9.0            2      8704  eth1 eth2\n"),
+    ("etherraid sancheck --json", "\"warnings\": []"),
+    ("etherraid interfaces r5", "eth1\te9.0 e9.1 e9.2 e9.3 e9.4\n"),
+    ("etherraid interfaces r5 eth1 eth2", "eth2\t"),
+    ("etherraid interfaces r5 --json", "\"name\": \"eth2\""),
+    ("etherraid revalidate r5 9.0", "r5: e9.0 is asked\n"),
+    ("etherraid flush r5", "r5: paths not in use of all members forgotten\n"),
+    ("etherraid flush r5 9.0", "r5: paths not in use of e9.0 forgotten\n"),
+    ("etherraid flush r5 --all", "r5: all paths of all members forgotten\n"),
     ("etherraid ping -i eth1 9.0", "IDENTIFY: 3 sent, 3 answered, 0% lost"),
     ("etherraid ping -i eth1 -i eth2 -c 100 -t 0.2 9.0", " on eth2 ---"),
     ("etherraid identify -i eth1 9.0", "             Model : etherraid"),
@@ -111,7 +123,7 @@ fn world(command: &str) -> World {
             let file = "interfaces = [\"eth1\"]\nscan = true\nrun = true\nnbd = [\"unix:/run/r5.nbd\"]";
             world.ok(&format!("echo '{file}' > /etc/etherraid/r5.toml"));
         }
-        "detail" | "add" | "fail" | "stop" | "status" | "tune" | "stat" => {
+        "detail" | "add" | "fail" | "stop" | "status" | "tune" | "stat" | "interfaces" | "revalidate" | "flush" => {
             world.make_array(5, Some("--nbd unix:/run/r5.nbd"));
         }
         "remove" => {

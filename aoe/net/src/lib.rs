@@ -18,6 +18,9 @@ pub mod wake;
 
 use core::time::Duration;
 
-/// How often the state of a link (down, MTU, another interface of the same name) is looked at. What happened in between is noticed
-/// by the frames that are lost.
+/// How often the state of a link (down, MTU, another interface of the same name) is looked at where nobody watches. What happened in
+/// between is noticed by the frames that are lost.
 pub const LINK_CHECK: Duration = Duration::from_millis(100);
+
+/// The same where a [`link::LinkWatch`] tells of changes.
+pub const LINK_CHECK_WATCHED: Duration = Duration::from_secs(1);

@@ -92,6 +92,38 @@ fn links_that_flap_and_a_shelf_that_restarts_lose_nothing() {
 }
 
 #[test]
+fn each_request_ends_once_though_the_target_is_killed_a_thousand_times() {
+    const KILLS: u64 = 1000;
+    const REQUESTS: u64 = 2000;
+    let (mut kills, mut seed) = (0, 4000);
+    while kills < KILLS {
+        let mut rng = Rng::new(seed);
+        let ports = 1 + rng.below(2) as u8;
+        let ours = rng.below(4) != 0;
+        let mut world = World::new(Shape { ports, workers: 2, requests: REQUESTS, ours, ..Shape::new(seed) });
+        let (mut next, mut back) = (rng.below(40), None);
+        world.run(|world| {
+            let host = world.target_host;
+            if back.is_some_and(|at| world.now >= at) {
+                back = None;
+                if ours {
+                    world.restart_target();
+                }
+                world.network.set_host(world.now, host, true);
+                next = world.ended.values().sum::<u64>() + 1 + rng.below(60);
+            } else if back.is_none() && world.outstanding() > 0 && world.ended.values().sum::<u64>() >= next {
+                // In mid-load, with frames of its requests anywhere.
+                world.network.set_host(world.now, host, false);
+                back = Some(world.now + Duration::from_micros(rng.below(400_000)));
+                kills += 1;
+            }
+        });
+        assert_eq!(world.ended.values().sum::<u64>(), 2 * REQUESTS, "each ends, and none twice: {:?}", world.ended);
+        seed += 1;
+    }
+}
+
+#[test]
 fn a_target_that_is_away_is_silent_and_everything_goes_on_when_it_is_back() {
     let mut world = World::new(Shape { requests: 400, ..Shape::new(5) });
     let (mut away, mut back) = (false, false);

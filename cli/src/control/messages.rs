@@ -3,7 +3,7 @@
 //! Words are md's and mdadm's, sizes bytes, times seconds since 1970.
 
 use raid_engine::array;
-use raid_engine::member::aoe::paths::{DevicePaths, PathLook};
+use raid_engine::member::aoe::paths::{DevicePaths, PathLook, Way};
 use raid_engine::runtime::Totals;
 use raid_engine::tunables::{Settings, When, table};
 use serde::{Deserialize, Serialize};
@@ -58,18 +58,63 @@ pub(crate) struct AoePath {
     /// Its own address; unset while it is down.
     pub(crate) local_mac: Option<String>,
     pub(crate) mac: String,
+    /// In use.
     pub(crate) up: bool,
+    /// up, down, unproven, conflict.
+    pub(crate) state: String,
     /// Smoothed; unset before the first sample.
     pub(crate) rtt_us: Option<f64>,
+    /// Its deviation; unset likewise.
+    pub(crate) rttvar_us: Option<f64>,
     /// In frames.
     pub(crate) window: u32,
+    /// The window above which it grows slowly; unset before the first loss.
+    pub(crate) ssthresh: Option<u32>,
     pub(crate) outstanding: u32,
+    /// Timeouts and probes in a row without an answer.
+    pub(crate) taint: u32,
     pub(crate) payload_bytes: u32,
     /// Frames, copies included.
     pub(crate) sent: u64,
     /// Copies after the first.
     pub(crate) retransmits: u64,
     pub(crate) answered: u64,
+}
+
+/// An interface that a running array uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    /// Members that are reached over it.
+    pub(crate) devices: Vec<String>,
+}
+
+/// Interfaces to use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SetInterfaces {
+    pub(crate) interfaces: Vec<String>,
+}
+
+/// Paths to forget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FlushPaths {
+    /// Of this member; of all without.
+    #[serde(default)]
+    pub(crate) member: Option<String>,
+    /// Those in use, too.
+    #[serde(default)]
+    pub(crate) all: bool,
+}
+
+/// Another device that claims a member's shelf and slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Conflict {
+    pub(crate) device: String,
+    pub(crate) interface: String,
+    /// Where the other one is.
+    pub(crate) mac: String,
 }
 
 /// Why a request was not carried out.
@@ -118,6 +163,9 @@ pub(crate) struct Detail {
     /// In sectors; unset when parity is known to be right everywhere.
     pub(crate) resync_start: Option<u64>,
     pub(crate) fenced: bool,
+    /// Other devices that claim members' shelves and slots: they are not used.
+    #[serde(default)]
+    pub(crate) conflicts: Vec<Conflict>,
 }
 
 /// Sync work under way.
@@ -190,15 +238,36 @@ impl From<DevicePaths> for AoeDevice {
     }
 }
 
+/// The conflicts among paths.
+pub(crate) fn conflicts(devices: &[DevicePaths]) -> Vec<Conflict> {
+    let of = |device: &DevicePaths| {
+        let name = device.address.to_string();
+        let other = |path: &&PathLook| path.state == Way::Conflict;
+        let conflict = move |path: &PathLook| Conflict {
+            device: name.clone(),
+            interface: path.interface.clone(),
+            mac: path.mac.to_string(),
+        };
+        device.paths.iter().filter(other).map(conflict).collect::<Vec<_>>()
+    };
+    devices.iter().flat_map(of).collect()
+}
+
 impl From<PathLook> for AoePath {
     fn from(path: PathLook) -> AoePath {
+        let sampled = !path.srtt.is_zero();
+        let micros = |time: std::time::Duration| sampled.then_some(time.as_nanos() as f64 / 1000.0);
         AoePath {
             interface: path.interface,
             local_mac: path.local.map(|mac| mac.to_string()),
             mac: path.mac.to_string(),
-            up: path.up,
-            rtt_us: (!path.srtt.is_zero()).then_some(path.srtt.as_nanos() as f64 / 1000.0),
+            up: path.state == Way::Up,
+            state: path.state.word().to_owned(),
+            rtt_us: micros(path.srtt),
+            rttvar_us: micros(path.rttvar),
             window: path.cwnd,
+            ssthresh: (path.ssthresh != u32::MAX).then_some(path.ssthresh),
+            taint: path.taint,
             outstanding: path.outstanding,
             payload_bytes: u32::from(path.payload) * 512,
             sent: path.sent,
@@ -239,6 +308,7 @@ impl From<array::Detail> for Detail {
             mismatch_cnt: detail.mismatch_cnt,
             resync_start: detail.resync_start.map(|at| at.0),
             fenced: detail.fenced,
+            conflicts: Vec::new(),
         }
     }
 }

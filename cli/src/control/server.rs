@@ -24,10 +24,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use raid_engine::array::{CommandError, CommandErrorKind};
+use raid_engine::member::aoe::Care;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use super::messages::{AoeDevice, Counters, Detail, Failure, Member, Stopped, Tune};
+use super::messages::{AoeDevice, Counters, Failure, FlushPaths, Member, SetInterfaces, Stopped, Tune};
 use crate::notify;
 use crate::run::served::Served;
 use crate::sandbox::Sandbox;
@@ -158,6 +159,9 @@ async fn serve(
         .route("/add", post(add))
         .route("/fail", post(fail))
         .route("/remove", post(remove))
+        .route("/interfaces", get(interfaces).post(set_interfaces))
+        .route("/revalidate", post(revalidate))
+        .route("/flush", post(flush))
         .route("/stop", post(stop))
         .fallback(async || failure(StatusCode::NOT_FOUND, "no such request: see docs/CONTROL.md".to_owned()))
         .method_not_allowed_fallback(async || {
@@ -251,7 +255,7 @@ where
 }
 
 async fn detail(State(context): State<Handles>) -> Response {
-    with_array(context, |served| served.running().detail().map(Detail::from)).await
+    with_array(context, Served::detail).await
 }
 
 async fn counters(State(context): State<Handles>) -> Response {
@@ -281,6 +285,25 @@ async fn fail(State(context): State<Handles>, Asked(Member { member }): Asked<Me
 
 async fn remove(State(context): State<Handles>, Asked(Member { member }): Asked<Member>) -> Response {
     with_array(context, move |served| served.remove(&member)).await
+}
+
+async fn interfaces(State(context): State<Handles>) -> Response {
+    with_array(context, Served::interfaces).await
+}
+
+async fn set_interfaces(
+    State(context): State<Handles>,
+    Asked(SetInterfaces { interfaces }): Asked<SetInterfaces>,
+) -> Response {
+    with_array(context, move |served| served.set_interfaces(interfaces)).await
+}
+
+async fn revalidate(State(context): State<Handles>, Asked(Member { member }): Asked<Member>) -> Response {
+    with_array(context, move |served| served.care(Some(&member), Care::Revalidate)).await
+}
+
+async fn flush(State(context): State<Handles>, Asked(FlushPaths { member, all }): Asked<FlushPaths>) -> Response {
+    with_array(context, move |served| served.care(member.as_deref(), Care::Flush { all })).await
 }
 
 async fn stop(State(context): State<Handles>) -> Response {

@@ -12,6 +12,7 @@ use crate::groups::CpuList;
 use crate::interfaces::InterfaceArgs;
 use crate::members::parse_member;
 use crate::runtime_dir::parse_name;
+use crate::tools::Others;
 use crate::usage::usage;
 
 /// Assemble an array and serve it over NBD until SIGTERM, SIGINT or `stop`
@@ -23,6 +24,7 @@ use crate::usage::usage;
   etherraid run r5 -i eth1 --scan --nbd tcp:127.0.0.1:10809                          # whatever belongs to it on the network
   etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 --nbd unix:/run/r5.nbd --run          # although e9.4 is away
   etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --takeover    # although another host holds it
+  etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --reserve     # so that no other host can use them meanwhile
   etherraid run r5 -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4 --nbd unix:/run/r5.nbd --sysfs /run/r5.sys    # echo 2 > /run/r5.sys/block/r5/md/group_thread_cnt
   etherraid run r5                                                                   # as /etc/etherraid/r5.toml says
 
@@ -72,6 +74,11 @@ pub(crate) struct Args {
     /// Reserve the AoE members for this host, even if another host has: what that still sends them is refused, and it is fenced
     #[arg(long)]
     pub(super) takeover: bool,
+
+    /// Reserve the AoE members for this host while it runs: others cannot use them by mistake. Refused if another host has; released when the
+    /// array was stopped and is clean
+    #[arg(long, conflicts_with = "takeover")]
+    pub(super) reserve: bool,
 
     /// Rely on this member's flushes
     #[arg(long, value_name = "MEMBER", value_parser = parse_member)]
@@ -143,6 +150,15 @@ impl Args {
         self.set.splice(..0, file.set);
     }
 
+    /// Whether members are to be reserved, and what about those that others have.
+    pub(super) fn reserves(&self) -> Option<Others> {
+        match (self.takeover, self.reserve) {
+            (true, _) => Some(Others::Fence),
+            (false, true) => Some(Others::Respect),
+            (false, false) => None,
+        }
+    }
+
     fn check(&self, usual: &Path) -> anyhow::Result<()> {
         if self.members.is_empty() && !self.scan {
             let file = self.config.as_deref().unwrap_or(usual).display();
@@ -151,11 +167,14 @@ impl Args {
         if !self.members.is_empty() && self.scan {
             return usage("members and scan: name the array's members, or scan for them");
         }
-        if self.takeover && self.scan {
-            return usage("--takeover needs the members' names: a scan would reserve all devices on the network");
+        let option = if self.takeover { "--takeover" } else { "--reserve" };
+        if self.reserves().is_some() && self.scan {
+            return usage(format!(
+                "{option} needs the members' names: a scan would reserve all devices on the network"
+            ));
         }
-        if self.takeover && !self.members.iter().any(|member| matches!(member, MemberSpec::Aoe(_))) {
-            return usage("--takeover reserves AoE members for this host: name them");
+        if self.reserves().is_some() && !self.members.iter().any(|member| matches!(member, MemberSpec::Aoe(_))) {
+            return usage(format!("{option} reserves AoE members for this host: name them"));
         }
         if self.nbd.is_empty() {
             return usage("say where to serve it: --nbd unix:PATH or --nbd tcp:HOST:PORT");

@@ -40,7 +40,7 @@ use crate::sysfs::Tree;
 use crate::tools::Takeover;
 pub(crate) use args::Args;
 use assemble::Assembled;
-use served::Served;
+use served::{Reserves, Served};
 
 /// Signals and stop requests on their way to the main thread.
 const EVENTS_MAX: usize = 16;
@@ -65,7 +65,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let files = args.sysfs.as_deref().map(|dir| Tree::start(dir, &args.name, &sandbox)).transpose()?;
     let slab = slab()?;
     let links = args.interfaces.tunable_links(&settings.aoe);
-    let Assembled { start, devices, uuid, lock } = taken_over(&args, || {
+    let (Assembled { start, devices, uuid, lock }, reserved) = reserved(&args, || {
         let members = Members::new(&slab, as_links(&links))?;
         assemble::assemble(&args, &settings, members, as_links(&links).as_ref())
     })?;
@@ -87,26 +87,38 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     sandbox.seal()?;
-    let reserves = args.takeover.then(|| args.interfaces.clone());
+    let reserves = args.reserves().map(|others| Reserves::new(args.interfaces.clone(), others, reserved));
     let served = Arc::new(Served::new(Arc::clone(&running), slab, links, uuid, settings, sandbox, reserves));
     if let Some(files) = &files {
         files.serve(Arc::clone(&served))?;
     }
-    control.serve(served);
+    control.serve(Arc::clone(&served));
     lock.announce(&args.name, &path)?;
     print_ready(&args, &running, server.addresses())?;
-    let exit = serve::until_stopped(&running, server, control, files, &events, lock);
+    let exit = serve::until_stopped(&running, server, control, files, &events, lock, |exit| {
+        if exit == 0 {
+            served.release();
+        }
+    });
     Ok(ExitCode::from(u8::try_from(exit).unwrap_or(1)))
 }
 
-/// Assembles the array, after `--takeover` if it is given.
-fn taken_over(args: &Args, assemble: impl FnOnce() -> anyhow::Result<Assembled>) -> anyhow::Result<Assembled> {
-    let takeover = args.takeover.then(|| Takeover::take(&args.interfaces, &args.members)).transpose()?;
-    let assembled = assemble();
-    if let (Err(_), Some(takeover)) = (&assembled, takeover) {
-        takeover.give_back();
+/// Assembles the array, after its members were reserved if that is wanted.
+fn reserved(
+    args: &Args,
+    assemble: impl FnOnce() -> anyhow::Result<Assembled>,
+) -> anyhow::Result<(Assembled, Option<Takeover>)> {
+    let take = |others| Takeover::take(&args.interfaces, &args.members, others);
+    let reserved = args.reserves().map(take).transpose()?;
+    match assemble() {
+        Ok(assembled) => Ok((assembled, reserved)),
+        Err(error) => {
+            if let Some(reserved) = reserved {
+                reserved.give_back();
+            }
+            Err(error)
+        }
     }
-    assembled
 }
 
 /// As the engine knows them.

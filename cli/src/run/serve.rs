@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Serves; answers with the exit status. Who is told of the end may run the array again at once: its lock, its name and its sockets are free
-/// by then.
+/// by then. `ended` is called when nothing more is sent to a member.
 pub(super) fn until_stopped(
     running: &Arc<Running>,
     server: Server,
@@ -34,6 +34,7 @@ pub(super) fn until_stopped(
     files: Option<Tree>,
     events: &Receiver<Event>,
     lock: ArrayLock,
+    ended: impl FnOnce(i32),
 ) -> i32 {
     let mut end = End { waiting: Vec::new(), since: None, hurried: false };
     match events.recv() {
@@ -50,6 +51,7 @@ pub(super) fn until_stopped(
     drop(files);
     // Who runs it next counts from its own start how long frames may be in the network: none is sent after this.
     running.end();
+    ended(exit);
     drop(lock);
     control.unbind();
     for to in end.waiting {

@@ -4,22 +4,24 @@
 
 use std::sync::{Arc, Mutex};
 
+use aoe_net::driver::LINKS_MAX;
 use raid_core::md::Uuid;
 use raid_engine::array::{Command, CommandError, CommandErrorKind, SyncAction};
 use raid_engine::assembly::random_uuid;
-use raid_engine::member::aoe::Links;
+use raid_engine::member::aoe::paths::{DevicePaths, Way};
+use raid_engine::member::aoe::{Care, Links};
 use raid_engine::member::spec::MemberSpec;
 use raid_engine::message::MemberHandle;
 use raid_engine::runtime::running::Running;
 use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;
 
-use crate::control::messages::{self, Tunable};
+use crate::control::messages::{self, Detail, Interface, Tunable};
 use crate::errors::one_line;
 use crate::interfaces::{InterfaceArgs, Interfaces};
 use crate::members::{Found, Members, is_running, parse_member};
 use crate::sandbox::{Sandbox, directory};
-use crate::tools::Takeover;
+use crate::tools::{Others, Takeover};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -33,8 +35,32 @@ pub(crate) struct Served {
     /// Held by whoever changes them, which may take a while.
     tuning: Mutex<()>,
     sandbox: Arc<Sandbox>,
-    /// Where members that are added are reserved first; unset without `--takeover`.
-    reserves: Option<InterfaceArgs>,
+    /// Where members that are added are reserved first; unset without `--takeover` and `--reserve`.
+    reserves: Option<Reserves>,
+}
+
+/// The reservations of a running array.
+#[derive(Debug)]
+pub(super) struct Reserves {
+    interfaces: InterfaceArgs,
+    others: Others,
+    held: Mutex<Vec<Takeover>>,
+}
+
+impl Reserves {
+    /// With those that were taken at the start.
+    pub(super) fn new(interfaces: InterfaceArgs, others: Others, held: Option<Takeover>) -> Reserves {
+        let reserves = Reserves { interfaces, others, held: Mutex::default() };
+        held.into_iter().for_each(|taken| reserves.keep(taken));
+        reserves
+    }
+
+    /// Keeps what is to be released at the end.
+    fn keep(&self, taken: Takeover) {
+        if self.others == Others::Respect {
+            self.held.lock().expect("no panic while held").push(taken);
+        }
+    }
 }
 
 impl Served {
@@ -45,7 +71,7 @@ impl Served {
         uuid: Uuid,
         settings: Settings,
         sandbox: Arc<Sandbox>,
-        reserves: Option<InterfaceArgs>,
+        reserves: Option<Reserves>,
     ) -> Served {
         let tuning = Mutex::new(());
         Served { running, slab, links, uuid, settings: Mutex::new(settings), tuning, sandbox, reserves }
@@ -56,21 +82,80 @@ impl Served {
         &self.running
     }
 
+    /// How it stands.
+    pub(crate) fn detail(&self) -> Result<Detail, CommandError> {
+        let mut detail = Detail::from(self.running.detail()?);
+        if self.links.is_some() {
+            detail.conflicts = messages::conflicts(&self.running.paths()?);
+        }
+        Ok(detail)
+    }
+
+    /// The interfaces in use, and what is reached over each.
+    pub(crate) fn interfaces(&self) -> Result<Vec<Interface>, CommandError> {
+        let Some(links) = &self.links else { return Ok(Vec::new()) };
+        let paths = self.running.paths()?;
+        let interface = |name: String| {
+            let there =
+                |device: &&DevicePaths| device.paths.iter().any(|path| path.interface == name && path.state == Way::Up);
+            let devices = paths.iter().filter(there).map(|device| device.address.to_string()).collect();
+            Interface { name, devices }
+        };
+        Ok(links.names().into_iter().map(interface).collect())
+    }
+
+    /// Uses these interfaces from now on, and no others; all of them or none.
+    pub(crate) fn set_interfaces(&self, names: Vec<String>) -> Result<Vec<Interface>, CommandError> {
+        let invalid = |text: &str| refused(CommandErrorKind::Invalid, text.to_owned());
+        let Some(links) = &self.links else {
+            return Err(invalid("the array has no AoE members: it was run without -i"));
+        };
+        if names.is_empty() || names.len() > LINKS_MAX {
+            let text = format!("name 1 to {LINKS_MAX} interfaces: those that lead to the shelves");
+            return Err(refused(CommandErrorKind::Invalid, text));
+        }
+        if self.reserves.is_some() {
+            let text = "members are reserved for the addresses of the present interfaces, and would refuse what comes from others: \
+                        stop the array and run it with the new ones";
+            return Err(refused(CommandErrorKind::Busy, text.to_owned()));
+        }
+        let _tuning = self.tuning.lock().expect("no panic while held");
+        let before = links.set_names(names.clone());
+        if let Err(error) = self.running.relink() {
+            links.set_names(before);
+            return Err(error);
+        }
+        tracing::info!("interfaces: {}", names.join(", "));
+        self.interfaces()
+    }
+
+    /// Looks after the paths to an AoE member, or to all.
+    pub(crate) fn care(&self, member: Option<&str>, care: Care) -> Result<(), CommandError> {
+        let handle = member.map(|member| self.find(member)).transpose()?;
+        self.running.care(handle, care)
+    }
+
     /// Opens a device and takes it in; where members are reserved for this host, after reserving it.
     pub(crate) fn add(&self, member: &str) -> Result<(), CommandError> {
         let member = parse(member)?;
-        let takeover = match (&self.reserves, &member) {
-            (Some(interfaces), MemberSpec::Aoe(_)) => {
-                let taken = Takeover::take(interfaces, std::slice::from_ref(&member));
-                Some(taken.map_err(|error| refused(CommandErrorKind::Io, one_line(error.as_ref())))?)
-            }
-            _ => None,
+        let (Some(reserves), MemberSpec::Aoe(_)) = (&self.reserves, &member) else {
+            return self.open_and_add(&member);
         };
+        let taken = Takeover::take(&reserves.interfaces, std::slice::from_ref(&member), reserves.others);
+        let taken = taken.map_err(|error| refused(CommandErrorKind::Io, one_line(error.as_ref())))?;
         let added = self.open_and_add(&member);
-        if let (Err(_), Some(takeover)) = (&added, takeover) {
-            takeover.give_back();
+        match added {
+            Ok(()) => reserves.keep(taken),
+            Err(_) => taken.give_back(),
         }
         added
+    }
+
+    /// Releases what `--reserve` has reserved: the array has ended, and is clean.
+    pub(super) fn release(&self) {
+        if let Some(reserves) = &self.reserves {
+            reserves.held.lock().expect("no panic while held").drain(..).for_each(Takeover::release);
+        }
     }
 
     fn open_and_add(&self, member: &MemberSpec) -> Result<(), CommandError> {

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`examine`], [`status`], [`tune`] | what is on members; all arrays of this host; tunables of a running one |
 //! | [`discover`], [`stat`], [`ping`], [`identify`], [`mod@cfg`], [`mask`], [`reserve`] | AoE devices, as aoetools have it |
+//! | [`sancheck`] | whether the network carries what its ends allow |
+//! | [`interfaces`], [`revalidate`], [`flush`] | paths of a running array |
 //! | [`pages`] | shell completions, man pages, the table of tunables |
 //!
 //! Those that use the network share [`raw`] (requests and replies on packet sockets), [`probe`] (which devices are there) and [`network`]
@@ -13,7 +15,9 @@
 mod cfg;
 mod discover;
 mod examine;
+mod flush;
 mod identify;
+mod interfaces;
 mod lists;
 mod mask;
 mod network;
@@ -22,10 +26,13 @@ mod ping;
 mod probe;
 mod raw;
 mod reserve;
+mod revalidate;
+mod sancheck;
 mod stat;
 mod status;
 mod takeover;
 mod tune;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,7 +40,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 pub(crate) use status::mdstat_of;
-pub(crate) use takeover::Takeover;
+pub(crate) use takeover::{Others, Takeover};
 
 /// The commands of this module, among all others on the command line.
 #[derive(Debug, Subcommand)]
@@ -48,6 +55,10 @@ pub(crate) enum Tool {
     Cfg(cfg::Args),
     Mask(mask::Args),
     Reserve(reserve::Args),
+    Sancheck(sancheck::Args),
+    Interfaces(interfaces::Args),
+    Revalidate(revalidate::Args),
+    Flush(flush::Args),
     Completions(pages::CompletionsArgs),
     Man(pages::ManArgs),
     #[command(hide = true)]
@@ -68,6 +79,10 @@ impl Tool {
             Tool::Cfg(args) => cfg::run(args),
             Tool::Mask(args) => mask::run(args),
             Tool::Reserve(args) => reserve::run(args),
+            Tool::Sancheck(args) => sancheck::run(args),
+            Tool::Interfaces(args) => interfaces::run(args),
+            Tool::Revalidate(args) => revalidate::run(args),
+            Tool::Flush(args) => flush::run(args),
             Tool::Completions(args) => pages::completions(args),
             Tool::Man(args) => pages::man(args),
             Tool::Tunables(_) => pages::tunables(),

@@ -41,7 +41,7 @@ pub(super) fn parse_device(text: &str) -> Result<Address, String> {
 }
 
 /// Seconds, with decimals if need be, up to an hour.
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds are 0.001 to 3600".to_owned())
 }

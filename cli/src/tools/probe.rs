@@ -26,6 +26,8 @@ pub(super) struct Seen {
     pub(super) firmware: u16,
     /// Sectors that fit a frame, at both ends.
     pub(super) sectors: u8,
+    /// Sectors that the device takes in a frame.
+    pub(super) device_sectors: u8,
     /// Config string.
     pub(super) string: Vec<u8>,
     /// Round trip of the config query, if it was sent once.
@@ -47,6 +49,7 @@ impl Seen {
             buffers: info.buffer_count,
             firmware: info.firmware,
             sectors: info.sectors_max(),
+            device_sectors: info.sectors_max(),
             string: info.string.to_vec(),
             rtt: None,
         }

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use aoe_proto::wire::Address;
+use aoe_proto::wire::{Address, Identify};
 use serde::Serialize;
 
-use super::network::{Network, parse_device};
+use super::network::{Network, parse_device, parse_seconds};
 use super::probe::{self, Seen, gigabytes};
 use super::raw::{Patience, Raw};
 use super::status::{LIMIT, arrays};
+use super::watch::{Watch, watch};
 use super::{exit, micros};
 use crate::control::messages::{AoeDevice, AoePath};
 use crate::errors::one_line;
@@ -30,9 +31,11 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(250);
   etherraid stat -i eth1                # all devices on the network
   etherraid stat -i eth1 9.0 9.1        # some of them
   etherraid stat                        # AoE members of the arrays that run on this host
+  etherraid stat -w 0.5 --count 3       # each path of theirs, every half second; without --count until it is stopped
 
 The first columns are aoe-stat's: device, size, interfaces, payload in bytes, state. Then, for a member of a running array: round trip, window
-and frames out, and the share of frames that had to be sent again; for other devices: round trip and losses of a few probes.")]
+and frames out, and the share of frames that had to be sent again; for other devices: round trip and losses of a few probes.
+A state of `up,conflict` means that another device claims the same shelf and slot: it is not used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     network: Network,
@@ -40,6 +43,15 @@ pub(crate) struct Args {
     /// SHELF.SLOT [default: all devices]
     #[arg(value_name = "SHELF.SLOT", value_parser = parse_device)]
     devices: Vec<Address>,
+
+    /// Show each path of running arrays again and again, every so many seconds: round trip and its deviation, window, slow start threshold,
+    /// frames out, retransmits, taint, payload
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
+    watch: Option<Duration>,
+
+    /// Looks of --watch [default: without end]
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
 
     /// Print JSON
     #[arg(long)]
@@ -61,7 +73,13 @@ struct Row {
     window: Option<u32>,
     outstanding: Option<u32>,
     lost_percent: Option<f64>,
+    /// What is at the end of the first way.
+    #[serde(skip)]
+    identity: Option<Identity>,
 }
+
+/// What tells devices apart: serial, model, world wide name.
+type Identity = (String, String, Option<u64>);
 
 impl Row {
     fn empty(address: Address) -> Row {
@@ -76,6 +94,17 @@ impl Row {
             window: None,
             outstanding: None,
             lost_percent: None,
+            identity: None,
+        }
+    }
+
+    /// Somebody answers there.
+    fn found(&mut self, identify: &Identify) {
+        let identity = (identify.serial.as_str().to_owned(), identify.model.as_str().to_owned(), identify.wwn);
+        if self.identity.get_or_insert_with(|| identity.clone()) != &identity {
+            self.state = "up,conflict";
+        } else if self.state == "down" {
+            self.state = "up";
         }
     }
 
@@ -92,6 +121,12 @@ type Rows = BTreeMap<Address, Row>;
 /// Carries the command out.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let network = &args.network.interfaces.interfaces;
+    if let Some(every) = args.watch {
+        if !network.is_empty() {
+            return usage("--watch shows the paths of running arrays, which know their interfaces: leave out -i");
+        }
+        return watch(&Watch { every, count: args.count, devices: &args.devices, json: args.json });
+    }
     if network.is_empty() && !args.devices.is_empty() {
         return usage("name the interface that leads to the devices with -i");
     }
@@ -122,7 +157,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     rows.retain(|address, _| args.devices.is_empty() || args.devices.contains(address));
     let rows: Vec<Row> = rows.into_values().collect();
-    let up = args.devices.is_empty() || rows.iter().all(|row| row.state == "up");
+    let up = args.devices.is_empty() || rows.iter().all(|row| row.state != "down");
     match args.json {
         true => print_json(&rows)?,
         false => print(&rows.iter().map(|row| line(row) + "\n").collect::<String>())?,
@@ -142,7 +177,7 @@ fn probe_all(raw: &mut Raw, args: &Args, rows: &mut Rows) {
             let (sent, came, sum) = answered.entry(seen.address).or_default();
             *sent += 1;
             if let Ok((identified, rtt)) = result {
-                row.state = "up";
+                row.found(&identified.identify);
                 row.size_bytes = Some(identified.identify.sectors.saturating_mul(512));
                 *came += 1;
                 *sum += rtt.unwrap_or_default();
@@ -174,6 +209,9 @@ fn member(rows: &mut Rows, array: &str, device: &AoeDevice, network: &[Local]) {
     let paths = || device.paths.iter().filter(|path| path.up);
     if row.state == "down" && !device.silent && paths().next().is_some() {
         row.state = "up";
+    }
+    if device.paths.iter().any(|path| path.state == "conflict") {
+        row.state = "up,conflict";
     }
     for path in paths() {
         row.add_way(&path.interface, u64::from(path.payload_bytes));
@@ -231,8 +269,12 @@ mod tests {
             local_mac: up.then(|| format!("02:00:00:00:01:{}", interface.len())),
             mac: "02:00:00:00:00:01".into(),
             up,
+            state: if up { "up" } else { "down" }.into(),
             rtt_us,
+            rttvar_us: rtt_us,
             window: 8,
+            ssthresh: None,
+            taint: 0,
             outstanding: 1,
             payload_bytes: 8192,
             sent: answered + answered / 4,

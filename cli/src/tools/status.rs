@@ -232,6 +232,7 @@ mod tests {
             mismatch_cnt: 0,
             resync_start: None,
             fenced: false,
+            conflicts: Vec::new(),
         };
         Named { array: "md0".into(), detail }
     }

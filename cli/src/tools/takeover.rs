@@ -1,9 +1,10 @@
-//! `run --takeover`: reserves the AoE members for this host, whoever holds them, before anything is read from them.
+//! `run --takeover` and `run --reserve`: reserve the AoE members for this host before anything is read from them.
 //!
-//! A host that runs the array meanwhile gets AoE error 6 at its next request, and is fenced: it writes nothing more. The reservation stays
+//! With `--reserve` nobody else may hold them, and a clean stop releases them. With `--takeover` it does not matter who holds them. A host that runs the array meanwhile gets AoE error 6 at its next request, and is fenced: it writes nothing more. The reservation stays
 //! when the array ends, however it ends, so that the other host does not come back by itself; `etherraid reserve --release` ends it. When the array
 //! cannot be assembled after all, the devices get back the reservations that they had.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,18 +19,34 @@ use crate::interfaces::InterfaceArgs;
 /// How long members may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Members that were taken over.
+/// What to do about members that others have reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Take them over.
+    Fence,
+    /// Take none.
+    Respect,
+}
+
+/// Members that were reserved.
 pub(crate) struct Takeover {
     raw: Raw,
+    others: Others,
     /// Each device with those that had reserved it.
     taken: Vec<(Seen, Vec<MacAddr>)>,
 }
 
+impl fmt::Debug for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Takeover").field("others", &self.others).field("taken", &self.taken).finish_non_exhaustive()
+    }
+}
+
 impl Takeover {
     /// Takes them; all or none. Members that do not answer are left to assembly, which knows whether they are needed.
-    pub(crate) fn take(interfaces: &InterfaceArgs, members: &[MemberSpec]) -> anyhow::Result<Takeover> {
+    pub(crate) fn take(interfaces: &InterfaceArgs, members: &[MemberSpec], others: Others) -> anyhow::Result<Takeover> {
         let raw = Raw::open(interfaces)?;
-        let mut takeover = Takeover { raw, taken: Vec::new() };
+        let mut takeover = Takeover { raw, others, taken: Vec::new() };
         let own = takeover.own()?;
         let wanted = |address: Address| members.contains(&MemberSpec::Aoe(address));
         let mut seen = probe::discover(&mut takeover.raw, Address::ALL, PATIENCE);
@@ -62,25 +79,44 @@ impl Takeover {
 
     fn take_one(&mut self, seen: Seen, own: &[MacAddr]) -> anyhow::Result<()> {
         let device = seen.address;
-        let failed = |what: &dyn std::fmt::Display| {
-            format!("{device}: it cannot be reserved ({what}), so nobody can be kept from it: run without --takeover")
+        let option = if self.others == Others::Fence { "--takeover" } else { "--reserve" };
+        let failed = |what: &dyn fmt::Display| {
+            format!("{device}: it cannot be reserved ({what}), so nobody can be kept from it: run without {option}")
         };
         let before = match read(&mut self.raw, &seen, PATIENCE) {
             Ok(before) => before,
             Err(fault) => bail!("{}", failed(&fault)),
         };
-        let result = set(&mut self.raw, &seen, true, own, PATIENCE)?.what;
-        self.taken.push((seen, before.clone()));
+        let list: Vec<String> = before.iter().map(ToString::to_string).collect();
+        let by_others = !before.is_empty() && before != own;
+        if by_others && self.others == Others::Respect {
+            bail!(
+                "{device}: reserved by {}: `run --takeover` takes it from them, and ends what they do there",
+                list.join(", ")
+            );
+        }
+        let force = self.others == Others::Fence;
+        let result = set(&mut self.raw, &seen, force, own, PATIENCE)?.what;
+        self.taken.push((seen, before));
         match result {
             Ok(now) if now == own => {}
             Ok(_) => bail!("{}", failed(&"it keeps another list")),
             Err(fault) => bail!("{}", failed(&fault)),
         }
-        if !before.is_empty() && before != own {
-            let list: Vec<String> = before.iter().map(ToString::to_string).collect();
+        if by_others {
             tracing::warn!("{device}: taken over from {}", list.join(", "));
         }
         Ok(())
+    }
+
+    /// Lets everyone in again. A member that somebody has taken meanwhile stays theirs.
+    pub(crate) fn release(mut self) {
+        for (seen, _) in std::mem::take(&mut self.taken) {
+            let now = set(&mut self.raw, &seen, false, &[], PATIENCE).map(|told| told.what);
+            if !matches!(&now, Ok(Ok(list)) if list.is_empty()) {
+                tracing::warn!("{}: it could not be released: see `etherraid reserve`", seen.address);
+            }
+        }
     }
 
     /// Puts reservations back as they were found.

@@ -9,7 +9,7 @@ use aoe_proto::initiator::Tunables as AoeTunables;
 use common::ethernet::{Ports, shelf};
 use common::{Rig, check, fill, open};
 use raid_engine::assembly::random_uuid;
-use raid_engine::member::aoe::paths::DevicePaths;
+use raid_engine::member::aoe::paths::{DevicePaths, Way};
 use raid_engine::runtime::groups::Groups;
 use raid_engine::runtime::running::Running;
 use raid_engine::runtime::topology;
@@ -57,7 +57,10 @@ fn initiators_are_tuned_while_they_run() {
     for device in array.paths().expect("it runs") {
         let used = device.paths.iter().find(|path| path.answered > 10);
         let path = used.unwrap_or_else(|| panic!("not used: {device:?}"));
-        assert!(path.up && path.sent >= path.answered && !path.srtt.is_zero() && path.payload == 17, "{path:?}");
+        assert!(
+            path.state == Way::Up && path.sent >= path.answered && !path.srtt.is_zero() && path.payload == 17,
+            "{path:?}"
+        );
         assert_eq!((device.silent, device.buffer_count), (false, 32));
         assert_eq!(device.sectors.map(|sectors| sectors.0), Some(16 << 11));
     }

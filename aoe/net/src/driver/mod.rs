@@ -19,20 +19,25 @@
 
 mod backlog;
 
-use crate::LINK_CHECK;
-use crate::link::{BATCH, FrameRef, Link, LinkCounters};
+use crate::link::{BATCH, FrameRef, Link, LinkCounters, LinkWatch};
 use crate::wake::WAIT_MAX;
+use crate::{LINK_CHECK, LINK_CHECK_WATCHED};
 use aoe_proto::initiator::{Initiator, RequestId, Transmit};
 use aoe_proto::port::{PortId, PortInfo};
 use backlog::Backlog;
 use core::time::Duration;
 use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Most links of a driver: so many can be waited for together, with a watch and the caller's own descriptor.
+pub const LINKS_MAX: usize = WAIT_MAX - 2;
 
 /// How long frames wait for room in a full link.
 pub const BACKLOG_PATIENCE: Duration = Duration::from_millis(10);
 /// How soon a full link is tried again.
 const BACKLOG_RETRY: Duration = Duration::from_micros(100);
+/// How soon the watch is asked again: it costs a system call.
+const WATCH_AGAIN: Duration = Duration::from_millis(1);
 /// Pieces that the data of one frame may be in: 127 sectors at the largest MTU, not aligned.
 const FRAME_PIECES: usize = 128;
 /// Pieces of all frames of a batch; a batch ends early when the next frame might not fit.
@@ -86,12 +91,56 @@ struct Port {
     backlog: Backlog,
 }
 
+impl Port {
+    fn new(link: Box<dyn Link>) -> Port {
+        Port { link, info: None, backlog: Backlog::new() }
+    }
+}
+
+/// Stands where a link was given up, so that the others keep their numbers.
+struct NoLink;
+
+impl Link for NoLink {
+    fn name(&self) -> &str {
+        ""
+    }
+
+    fn info(&self) -> Option<PortInfo> {
+        None
+    }
+
+    fn refresh(&mut self) {}
+
+    fn send(&mut self, frames: &[FrameRef<'_>]) -> usize {
+        frames.len()
+    }
+
+    fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> usize {
+        0
+    }
+
+    fn receive_frames(&self) -> usize {
+        0
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}
+
 /// An initiator and its links.
 pub struct Driver {
     initiator: Initiator,
     ports: Vec<Port>,
     limits: Limits,
     next_check: Duration,
+    /// Tells when a link is worth a look.
+    watch: Option<LinkWatch>,
+    next_watch: Duration,
     /// The last pump stopped at a limit.
     more: bool,
 }
@@ -102,15 +151,47 @@ impl Driver {
     /// # Panics
     /// With more links than can be waited for together.
     pub fn new(initiator: Initiator, links: Vec<Box<dyn Link>>) -> Driver {
-        assert!(links.len() < WAIT_MAX, "{} links", links.len());
-        let port = |link| Port { link, info: None, backlog: Backlog::new() };
+        assert!(links.len() <= LINKS_MAX, "{} links", links.len());
         Driver {
             initiator,
-            ports: links.into_iter().map(port).collect(),
+            ports: links.into_iter().map(Port::new).collect(),
             limits: Limits::default(),
             next_check: Duration::ZERO,
+            watch: None,
+            next_watch: Duration::ZERO,
             more: false,
         }
+    }
+
+    /// Looks at the links as soon as `watch` tells of a change, and else more seldom.
+    pub fn watch(&mut self, watch: LinkWatch) {
+        self.watch = Some(watch);
+    }
+
+    /// Uses these links from now on. One with the name of a link that is in use is dropped: that one goes on. Links in use whose names are not
+    /// among them are given up, and what is under way there is sent again on the others.
+    ///
+    /// # Panics
+    /// As [`Driver::new`].
+    pub fn set_links(&mut self, now: Duration, links: Vec<Box<dyn Link>>) {
+        assert!(links.len() <= LINKS_MAX, "{} links", links.len());
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            if !links.iter().any(|link| link.name() == port.link.name()) {
+                *port = Port::new(Box::new(NoLink));
+                self.initiator.set_port(now, port_id(index), None);
+            }
+        }
+        for link in links {
+            if self.ports.iter().any(|port| port.link.name() == link.name()) {
+                continue;
+            }
+            match self.ports.iter_mut().find(|port| port.link.name().is_empty()) {
+                Some(free) => *free = Port::new(link),
+                None => self.ports.push(Port::new(link)),
+            }
+        }
+        // They are told to the initiator by the next pump.
+        self.next_check = now;
     }
 
     /// Changes how much one pump does.
@@ -151,7 +232,7 @@ impl Driver {
 
     /// The descriptors to wait for, besides the caller's own.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ports.iter().filter_map(|port| port.link.fd())
+        self.ports.iter().filter_map(|port| port.link.fd()).chain(self.watch.iter().map(AsFd::as_fd))
     }
 
     /// When [`Driver::pump`] is to be called at the latest, if no descriptor becomes readable and nothing is submitted before.
@@ -167,9 +248,13 @@ impl Driver {
 
     /// Looks at the links' state from time to time, and tells the initiator about changes.
     fn check_links(&mut self, now: Duration) {
-        let due = now >= self.next_check;
+        let mut due = now >= self.next_check;
+        if let Some(watch) = self.watch.as_mut().filter(|_| now >= self.next_watch) {
+            self.next_watch = now + WATCH_AGAIN;
+            due |= watch.changed();
+        }
         if due {
-            self.next_check = now + LINK_CHECK;
+            self.next_check = now + if self.watch.is_some() { LINK_CHECK_WATCHED } else { LINK_CHECK };
         }
         for (index, port) in self.ports.iter_mut().enumerate() {
             if due {

@@ -11,11 +11,13 @@ pub mod fault;
 pub mod memory;
 pub mod packet;
 mod slots;
+mod watch;
 
 pub use fault::{FaultConfig, FaultLink, Faults};
 pub use memory::{MemoryLink, Segment};
-pub use packet::{LinkError, PacketConfig, PacketLink, Role};
+pub use packet::{HostInterface, LinkError, PacketConfig, PacketLink, Role, host_interfaces};
 pub use slots::Slots;
+pub use watch::LinkWatch;
 
 use aoe_proto::port::PortInfo;
 use std::io::IoSlice;

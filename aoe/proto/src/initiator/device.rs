@@ -185,16 +185,16 @@ impl Device {
         self.paths.iter().enumerate().any(other)
     }
 
-    /// The path for a request's next frame: one that is up if any is, with room in its window, not `avoid` if there is
+    /// The path for a request's next frame: one of the best rank that there is, with room in its window, not `avoid` if there is
     /// a choice, of those the one whose window is used least, and of equals the one whose turn it is.
     pub(super) fn choose_path(&self, now: Duration, avoid: Option<u8>) -> Option<u8> {
         let usable = || {
             let all = self.paths.iter().enumerate();
             all.filter(|(_, path)| path.is_usable(now))
         };
-        let any_up = usable().any(|(_, path)| path.state == PathState::Up);
+        let best = usable().map(|(_, path)| path.rank()).max()?;
         usable()
-            .filter(|(_, path)| (path.state == PathState::Up) == any_up && path.has_room())
+            .filter(|(_, path)| path.rank() == best && path.has_room())
             .min_by_key(|&(at, path)| {
                 let turn = (at as u8).wrapping_sub(self.turn) % PATHS_MAX as u8;
                 (Some(at as u8) == avoid, path.load(), turn)

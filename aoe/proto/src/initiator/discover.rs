@@ -1,8 +1,8 @@
 //! Finding devices and paths: config queries and their replies, IDENTIFY over each path, beacons, restarts.
 //!
-//! An open device is queried by broadcast at its address on every port: when it is opened, when a port appears, once in
-//! `aoe_requery` while it answers, and from `aoe_rediscover` on with back-off while it is silent or not found; a silent
-//! one by unicast over each of its paths too. A config reply brings the buffer count, and a path if its source is new.
+//! An open device is queried by broadcast at its address on every port: when it is opened, once in `aoe_requery` while it
+//! answers, and from `aoe_rediscover` on with back-off while it is silent or not found; a silent one by unicast over each of its
+//! paths too. When a port appears that is asked at once, and again at growing intervals: what is behind it may need a moment. A config reply brings the buffer count, and a path if its source is new.
 //! It proves nothing about data, so each path is proven by IDENTIFY, and only an ATA reply makes a path good again.
 
 use core::time::Duration;
@@ -11,7 +11,7 @@ use super::device::{Device, pending};
 use super::frame::{Owner, Place, Queue, RequestState};
 use super::path::{Path, PathState};
 use super::slab::NONE;
-use super::types::{Op, Seen, Status, TRANSMIT_HEADER, Transmit};
+use super::types::{DeviceId, Op, Seen, Status, TRANSMIT_HEADER, Transmit};
 use super::{ASKED_MAX, INTERNAL_MAX, Initiator, QUERIES_MAX, SEEN_MAX};
 use crate::port::PortId;
 use crate::wire::{
@@ -49,6 +49,33 @@ impl Initiator {
         }
     }
 
+    /// Asks a device anew what it is, over each path in use: it may have another size. What comes of it is told by
+    /// [`Event::SizeChanged`](super::Event::SizeChanged).
+    pub fn revalidate(&mut self, now: Duration, device: DeviceId) {
+        let Some(at) = self.index(device) else { return };
+        for path in 0..self.devices[at as usize].paths.len() as u8 {
+            if self.path(at, path).state == PathState::Up {
+                self.prove(now, at, path);
+            }
+        }
+        self.devices[at as usize].next_query = now;
+    }
+
+    /// Forgets the paths of a device that are not in use, or `all` of them, and looks for the device at once. Requests go on over the paths
+    /// that are left, or found.
+    pub fn flush_paths(&mut self, now: Duration, device: DeviceId, all: bool) {
+        let Some(at) = self.index(device) else { return };
+        for path in 0..self.devices[at as usize].paths.len() as u8 {
+            if all || self.path(at, path).state != PathState::Up {
+                self.vacate(now, at, path);
+            }
+        }
+        let soon = self.tunables.rediscover() / 4;
+        let device = &mut self.devices[at as usize];
+        (device.next_query, device.query_interval) = (now, soon);
+        self.wake(at);
+    }
+
     fn query_all_ports(&mut self, address: Address) {
         for port in 0..=u8::MAX {
             if self.ports[usize::from(port)].is_some() {
@@ -70,13 +97,9 @@ impl Initiator {
         let device = &mut self.devices[at as usize];
         // A device that has no path would not be noticed to be silent before it is asked for something.
         let lost = device.silent || device.identity.is_none() || device.has_no_path();
-        let interval = if lost {
-            let interval = device.query_interval;
-            device.query_interval = (interval * 2).min(self.tunables.rediscover_max());
-            interval
-        } else {
-            self.tunables.requery()
-        };
+        let longest = if lost { self.tunables.rediscover_max() } else { self.tunables.requery() };
+        let interval = device.query_interval.min(longest);
+        device.query_interval = interval * 2;
         device.next_query = now + interval;
         let address = device.address;
         self.query_all_ports(address);
@@ -189,7 +212,7 @@ impl Initiator {
         let info_port = self.ports[usize::from(port.0)];
         let path = self.path_mut(at, path_index);
         path.target_sectors = info.sectors_max();
-        path.set_payload(info_port);
+        path.set_ceiling(now, info_port);
         path.after_beacon |= beacon && known.is_none();
         if let Some(rtt) = rtt.filter(|_| !path.rtt.is_sampled()) {
             path.rtt.sample(rtt);
@@ -202,7 +225,7 @@ impl Initiator {
         let device = &self.devices[at as usize];
         let unproven = !matches!(state, PathState::Up | PathState::Down);
         if unproven || device.silent || beacon {
-            self.prove(at, path_index);
+            self.prove(now, at, path_index);
         }
         if restarted {
             self.tell(at, pending::RESTARTED);
@@ -244,24 +267,20 @@ impl Initiator {
         Some(place as u8)
     }
 
-    /// Starts IDENTIFY over a path, unless something internal is under way on it.
-    pub(super) fn prove(&mut self, at: u16, path: u8) {
+    /// Starts IDENTIFY over a path, unless it is under way; a probe gives way to it.
+    pub(super) fn prove(&mut self, now: Duration, at: u16, path: u8) {
+        if let Some(request) = self.path(at, path).pinned
+            && matches!(self.requests[request].owner, Owner::Probe { .. })
+        {
+            self.finish(now, request, Status::Cancelled);
+        }
         self.start_internal(at, path, Owner::Prove { path }, Op::Identify, 1);
     }
 
-    /// Starts a read of as many sectors as a frame may have, at sector 0, over a path that is down.
-    pub(super) fn probe(&mut self, at: u16, path: u8) {
-        let device = &self.devices[at as usize];
-        let size = device.identity.map_or(0, |identity| identity.sectors);
-        let sectors = u64::from(device.paths[path as usize].payload).min(size) as u32;
-        if sectors > 0 {
-            self.start_internal(at, path, Owner::Probe { path }, Op::Read, sectors);
-        }
-    }
-
-    fn start_internal(&mut self, at: u16, path: u8, owner: Owner, op: Op, sectors: u32) {
+    /// Starts an internal request, unless there is one on this path or there are too many: whether it did.
+    pub(super) fn start_internal(&mut self, at: u16, path: u8, owner: Owner, op: Op, sectors: u32) -> bool {
         if self.internal == INTERNAL_MAX || self.path(at, path).pinned.is_some() {
-            return;
+            return false;
         }
         let mut state = RequestState::new(owner, at, op, Lba(0), sectors);
         state.queue = Queue::Ready;
@@ -271,6 +290,7 @@ impl Initiator {
         let device = &mut self.devices[at as usize];
         device.pinned.push_back(&mut self.requests, index);
         self.wake(at);
+        true
     }
 
     /// IDENTIFY data came over a path.
@@ -298,7 +318,8 @@ impl Initiator {
                 return;
             }
         }
-        self.path_up(at, path_index);
+        self.path_up(now, at, path_index);
+        self.probe_if_due(now, at, path_index);
         self.retire_lossy(now, at);
     }
 
@@ -317,7 +338,7 @@ impl Initiator {
         device.identity = Some(identify);
         device.flush_worked = false;
         device.logical_sector = identify.logical_sector;
-        device.next_query = now + interval;
+        (device.next_query, device.query_interval) = (now + interval, interval);
         self.tell(at, pending::FOUND);
     }
 
@@ -353,7 +374,7 @@ impl Initiator {
     }
 
     /// A path is good: an ATA reply came over it.
-    pub(super) fn path_up(&mut self, at: u16, path_index: u8) {
+    pub(super) fn path_up(&mut self, now: Duration, at: u16, path_index: u8) {
         let path = self.path_mut(at, path_index);
         if matches!(path.state, PathState::Up | PathState::Vacant) {
             return;
@@ -361,6 +382,7 @@ impl Initiator {
         path.state = PathState::Up;
         path.timeouts = 0;
         self.note_events(at);
+        self.probe_if_due(now, at, path_index);
         self.wake(at);
     }
 
@@ -379,20 +401,23 @@ impl Initiator {
             && u64::from(path.timeouts) >= limit
             && self.devices[at as usize].has_other_path(now, path_index)
         {
-            self.take_down(at, path_index);
+            self.take_down(now, at, path_index);
         }
     }
 
     /// A path is no longer used; what is under way on it is sent again elsewhere, and a read probes it.
-    pub(super) fn take_down(&mut self, at: u16, path_index: u8) {
-        self.path_mut(at, path_index).state = PathState::Down;
+    pub(super) fn take_down(&mut self, now: Duration, at: u16, path_index: u8) {
+        let path = self.path_mut(at, path_index);
+        path.state = PathState::Down;
+        path.payload.doubt(now);
         self.note_events(at);
-        self.reroute(at, path_index);
-        self.probe(at, path_index);
+        self.reroute(at, path_index, None);
+        self.probe_if_due(now, at, path_index);
     }
 
-    /// Sends again elsewhere what is under way on a path, except what belongs to the path.
-    fn reroute(&mut self, at: u16, path_index: u8) {
+    /// Sends again, elsewhere or cut up, what is under way on a path: all of it, or what has more sectors than these. Not what belongs to
+    /// the path.
+    pub(super) fn reroute(&mut self, at: u16, path_index: u8, larger_than: Option<u8>) {
         for slow in [false, true] {
             let path = self.path(at, path_index);
             let list = if slow { path.flying_slow } else { path.flying };
@@ -400,7 +425,8 @@ impl Initiator {
             while let Some(index) = next {
                 next = list.after(&self.frames, index);
                 let frame = &self.frames[index];
-                if !frame.is_ghost() && !frame.pinned {
+                let meant = larger_than.is_none_or(|sectors| frame.sectors > sectors);
+                if meant && !frame.is_ghost() && !frame.pinned {
                     self.resend(index);
                 }
             }
@@ -416,7 +442,7 @@ impl Initiator {
             self.finish(now, request, Status::Cancelled);
         }
         self.path_mut(at, path_index).state = PathState::Vacant;
-        self.reroute(at, path_index);
+        self.reroute(at, path_index, None);
         loop {
             let path = self.path(at, path_index);
             match path.flying.front().or(path.flying_slow.front()) {
@@ -447,7 +473,7 @@ impl Initiator {
         }
         let up = path.state == PathState::Up;
         if up && self.devices[at as usize].has_other_path(now, path_index) {
-            self.take_down(at, path_index);
+            self.take_down(now, at, path_index);
         }
     }
 }

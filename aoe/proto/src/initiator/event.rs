@@ -66,7 +66,7 @@ impl Initiator {
                     device,
                     identify: identify.expect("a device that was found has told its identity"),
                     buffer_count: state.buffer_count,
-                    sectors_max: state.paths.iter().map(|path| path.payload).max().unwrap_or(0),
+                    sectors_max: state.paths.iter().map(|path| path.payload.ceiling()).max().unwrap_or(0),
                     durability: state.durability,
                 }),
                 _ => Event::SizeChanged { device, sectors: identify.map_or(0, |identify| identify.sectors) },

@@ -27,8 +27,9 @@ pub(super) enum Owner {
     Caller(RequestId),
     /// IDENTIFY over one path: it must be the same device.
     Prove { path: u8 },
-    /// A read over one path that is down: an answer makes it good again.
-    Probe { path: u8 },
+    /// A read over one path, with request and reply of this many sectors' length: what is answered passes, and a path that was down is good
+    /// again.
+    Probe { path: u8, sectors: u8 },
 }
 
 impl Owner {
@@ -44,7 +45,7 @@ impl Owner {
     pub(super) fn pinned(self) -> Option<u8> {
         match self {
             Owner::Caller(_) => None,
-            Owner::Prove { path } | Owner::Probe { path } => Some(path),
+            Owner::Prove { path } | Owner::Probe { path, .. } => Some(path),
         }
     }
 }

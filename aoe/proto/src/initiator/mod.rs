@@ -38,6 +38,8 @@ mod discover;
 mod event;
 mod frame;
 mod path;
+mod payload;
+mod probe;
 mod ranges;
 mod receive;
 mod request;
@@ -215,15 +217,18 @@ impl Initiator {
                     continue;
                 }
                 match info {
-                    Some(_) => self.path_mut(at, path).set_payload(info),
+                    Some(_) => {
+                        self.path_mut(at, path).set_ceiling(now, info);
+                        self.probe_if_due(now, at, path);
+                    }
                     None => self.vacate(now, at, path),
                 }
             }
             if before.is_none() && info.is_some() {
                 // At once: a target that was there before us would else be found a minute later.
-                let rediscover = self.tunables.rediscover();
+                let soon = self.tunables.rediscover() / 4;
                 let device = &mut self.devices[at as usize];
-                (device.next_query, device.query_interval) = (now, rediscover);
+                (device.next_query, device.query_interval) = (now, soon);
             }
             self.wake(at);
         }

@@ -14,7 +14,8 @@
 use core::time::Duration;
 
 use super::congestion::{Congestion, Controller};
-use super::frame::FLIGHT;
+use super::frame::{FLIGHT, Frame};
+use super::payload::{PathPayload, SAFE};
 use super::rtt::RttEstimator;
 use super::slab::List;
 use super::tunables::Tunables;
@@ -26,6 +27,12 @@ pub const PATHS_MAX: usize = 32;
 
 // Turns among paths are counted in a byte.
 const _: () = assert!(PATHS_MAX.is_power_of_two() && PATHS_MAX < 256);
+
+/// Timeouts in a row after which a path counts as away rather than lossy.
+const AWAY: u32 = 3;
+
+/// Classes of frame sizes.
+const SIZES: usize = 4;
 
 /// First pause of a path whose target says "device unavailable" when there is no other path; doubles up to
 /// `aoe_rto_max`.
@@ -57,11 +64,11 @@ pub(super) struct Path {
     pub(super) state: PathState,
     /// Sectors per message that the target takes.
     pub(super) target_sectors: u8,
-    /// Sectors per message that fit target and port; 0 while the port can't carry any.
-    pub(super) payload: u8,
+    /// Sectors per message.
+    pub(super) payload: PathPayload,
     pub(super) rtt: RttEstimator,
     pub(super) control: Controller,
-    /// Frames under way, on both lists together.
+    /// Frames under way, on both lists together, without those of internal requests.
     pub(super) in_flight: u32,
     /// In the order of their deadlines.
     pub(super) flying: List<FLIGHT>,
@@ -73,8 +80,10 @@ pub(super) struct Path {
     pub(super) epoch: u64,
     /// Whether a reply came since the window was last cut.
     pub(super) answered: bool,
-    /// Loss epochs in a row without a reply.
+    /// Loss epochs and probes in a row without a reply: the path's taint.
     pub(super) timeouts: u32,
+    /// Of frames answered, read and written, by their size: the largest send number, plus one.
+    answered_until: [[u64; SIZES]; 2],
     /// The target said "device unavailable": nothing is sent before this time.
     pub(super) hold: Option<Duration>,
     /// How often in a row it said so.
@@ -111,7 +120,7 @@ impl Path {
             mac,
             state: PathState::Unproven,
             target_sectors: 0,
-            payload: 0,
+            payload: PathPayload::new(),
             rtt: RttEstimator::default(),
             control: Controller::new(tunables.algorithm(), cap, tunables.fixed_window()),
             in_flight: 0,
@@ -121,6 +130,7 @@ impl Path {
             epoch: 0,
             answered: true,
             timeouts: 0,
+            answered_until: [[0; SIZES]; 2],
             hold: None,
             holds: 0,
             pinned: None,
@@ -137,7 +147,7 @@ impl Path {
 
     /// Whether requests may use the path at all.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, PathState::Up | PathState::Down) && self.payload > 0
+        matches!(self.state, PathState::Up | PathState::Down) && self.payload.sectors() > 0
     }
 
     /// Whether requests may use it now, as far as its window lets them.
@@ -163,9 +173,27 @@ impl Path {
         self.in_flight.saturating_mul(256) / self.control.window()
     }
 
-    pub(super) fn set_payload(&mut self, port: Option<PortInfo>) {
+    /// How good it is for requests: only the best of a device's paths are used. One that answers nothing lately is not used
+    /// while there is one that does.
+    pub(super) fn rank(&self) -> u8 {
+        match self.state {
+            PathState::Up if self.timeouts == 0 => 2,
+            PathState::Up => 1,
+            _ => 0,
+        }
+    }
+
+    /// What port and target allow may have changed.
+    pub(super) fn set_ceiling(&mut self, now: Duration, port: Option<PortInfo>) {
         let fits = port.map_or(0, |port| port.sectors_per_frame());
-        self.payload = fits.min(self.target_sectors);
+        self.payload.set_ceiling(now, fits.min(self.target_sectors));
+    }
+
+    /// Whether a frame's loss may be the path's fault: none as large in the same direction that left later was answered. Copies of one
+    /// frame hardly get lost by chance.
+    pub(super) fn is_suspicious(&self, frame: &Frame) -> bool {
+        let larger = &self.answered_until[usize::from(frame.is_write())][size_class(frame.sectors)..];
+        frame.copies > 1 || larger.iter().all(|until| *until <= frame.send_number)
     }
 
     /// Pauses the path after "device unavailable".
@@ -176,9 +204,16 @@ impl Path {
     }
 
     /// A frame of this path was answered.
-    pub(super) fn on_reply(&mut self) {
+    pub(super) fn on_reply(&mut self, now: Duration, frame: &Frame) {
         self.answered = true;
-        self.timeouts = 0;
+        if core::mem::take(&mut self.timeouts) >= AWAY {
+            // It may have come back wider.
+            self.payload.search(now);
+        }
+        if frame.copies == 1 {
+            let until = &mut self.answered_until[usize::from(frame.is_write())][size_class(frame.sectors)];
+            *until = (*until).max(frame.send_number + 1);
+        }
         self.hold = None;
         self.holds = 0;
         self.counters.answered += 1;
@@ -199,15 +234,54 @@ impl Path {
     }
 }
 
+/// The class of a frame of so many sectors.
+fn size_class(sectors: u8) -> usize {
+    match sectors {
+        0..=SAFE => 0,
+        3..=8 => 1,
+        9..=16 => 2,
+        17.. => 3,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{AtaRequest, Lba};
 
     fn path() -> Path {
         let mut path = Path::new(0, PortId(0), MacAddr([2; 6]), 64, &Tunables::default());
         path.state = PathState::Up;
         path.target_sectors = 17;
         path
+    }
+
+    /// A frame that left as number `number`, once.
+    fn frame(number: u64, sectors: u8, write: bool) -> Frame {
+        let make = if write { AtaRequest::write } else { AtaRequest::read };
+        let mut frame = Frame::new(0, 0, make(Lba(0), sectors, true), sectors, 0);
+        (frame.copies, frame.send_number) = (1, number);
+        frame
+    }
+
+    fn answered(path: &mut Path) {
+        path.on_reply(Duration::ZERO, &frame(0, 1, false));
+    }
+
+    #[test]
+    fn a_loss_is_suspicious_until_a_later_frame_of_the_kind_is_answered() {
+        let mut path = path();
+        assert!(path.is_suspicious(&frame(5, 16, true)));
+        for (number, sectors, write) in [(6, 16, false), (6, 8, true), (5, 16, true), (4, 17, true)] {
+            path.on_reply(Duration::ZERO, &frame(number, sectors, write));
+        }
+        assert!(!path.is_suspicious(&frame(4, 16, true)));
+        assert!(path.is_suspicious(&frame(6, 16, true)), "only smaller ones, or reads, left later");
+        path.on_reply(Duration::ZERO, &frame(7, 17, true));
+        assert!(!path.is_suspicious(&frame(6, 16, true)));
+        let mut again = frame(6, 16, true);
+        again.copies = 2;
+        assert!(path.is_suspicious(&again));
     }
 
     #[test]
@@ -223,7 +297,7 @@ mod tests {
         assert_eq!(path.timeouts, 1);
         assert_eq!(path.rtt.rto(bounds), Duration::from_millis(120));
         let after_first = path.control.window();
-        path.on_reply();
+        answered(&mut path);
         path.send_number = 6;
         path.on_timeout(3);
         assert_eq!(path.counters.loss_epochs, 1, "a straggler of the old epoch");
@@ -237,22 +311,22 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_the_smaller_of_port_and_target() {
+    fn the_ceiling_is_the_smaller_of_port_and_target() {
         let mut path = path();
         for (mtu, target, payload) in [(1500, 17, 2), (9000, 17, 17), (9000, 2, 2), (500, 17, 0)] {
             path.target_sectors = target;
-            path.set_payload(Some(PortInfo { mac: MacAddr([2; 6]), mtu }));
-            assert_eq!(path.payload, payload);
+            path.set_ceiling(Duration::ZERO, Some(PortInfo { mac: MacAddr([2; 6]), mtu }));
+            assert_eq!(path.payload.ceiling(), payload);
             assert_eq!(path.is_open(), payload > 0);
         }
-        path.set_payload(None);
-        assert_eq!(path.payload, 0);
+        path.set_ceiling(Duration::ZERO, None);
+        assert_eq!(path.payload.sectors(), 0);
     }
 
     #[test]
     fn holds_double_up_to_the_maximum_and_end_with_a_reply() {
         let mut path = path();
-        path.payload = 2;
+        path.payload.set_ceiling(Duration::ZERO, 2);
         let ms = Duration::from_millis;
         let mut pauses = Vec::new();
         for _ in 0..4 {
@@ -263,7 +337,7 @@ mod tests {
         assert_eq!(pauses, expected);
         assert!(!path.is_usable(ms(1299)));
         assert!(path.is_usable(ms(1300)));
-        path.on_reply();
+        answered(&mut path);
         assert!(path.is_usable(ms(1000)));
     }
 }

@@ -105,9 +105,9 @@ impl Initiator {
                 self.finish(now, request, Status::Ok);
                 self.proven(now, at, path, Identify::parse(data));
             }
-            Owner::Probe { path } => {
+            Owner::Probe { path, sectors } => {
                 self.finish_if_done(now, request);
-                self.path_up(at, path);
+                self.probe_passed(now, at, path, sectors);
             }
             Owner::Caller(_) => self.finish_if_done(now, request),
         }
@@ -135,7 +135,7 @@ impl Initiator {
         if path.serial != frame.path_serial {
             return;
         }
-        path.on_reply();
+        path.on_reply(now, frame);
         if frame.place != Place::FlyingSlow && sent_once {
             path.rtt.sample(now.saturating_sub(frame.last_sent));
         }
@@ -144,7 +144,7 @@ impl Initiator {
         }
         // Which path answered is certain only for a frame that was sent once.
         if path.state == PathState::Down && sent_once {
-            self.path_up(at, path_index);
+            self.path_up(now, at, path_index);
         }
     }
 
@@ -174,10 +174,7 @@ impl Initiator {
         self.finish(now, request, status);
         match owner {
             Owner::Prove { path } => self.not_proven(now, at, path),
-            Owner::Probe { path } => {
-                let max = self.tunables.rto_bounds().max;
-                self.path_mut(at, path).hold_on(now, max);
-            }
+            Owner::Probe { path, sectors } => self.probe_refused(now, at, path, sectors),
             Owner::Caller(_) => {}
         }
         self.device_answered(now, at);
@@ -280,7 +277,7 @@ impl Initiator {
         // Somebody else may be there by now, or the same after a restart.
         let up = |path: &super::path::Path| path.state == PathState::Up;
         if let Some(path) = self.devices[at as usize].paths.iter().position(up) {
-            self.prove(at, path as u8);
+            self.prove(now, at, path as u8);
         }
     }
 }

@@ -154,7 +154,7 @@ impl Initiator {
                 let differ = status == Status::Ok && boots_differ;
                 self.complete(id, if differ { Status::Restarted } else { status }, boot);
             }
-            Owner::Prove { path } | Owner::Probe { path } => {
+            Owner::Prove { path } | Owner::Probe { path, .. } => {
                 device.paths[path as usize].pinned = None;
                 self.internal -= 1;
             }
@@ -238,7 +238,7 @@ impl Initiator {
                     Place::Flying => path.flying.remove(frames, index),
                     _ => path.flying_slow.remove(frames, index),
                 }
-                path.in_flight -= 1;
+                path.in_flight -= u32::from(!pinned);
                 device.in_flight -= u32::from(!pinned);
             }
         }

@@ -72,14 +72,18 @@ impl RttEstimator {
 
     /// The timeout of a frame that is sent now.
     pub fn rto(&self, bounds: RtoBounds) -> Duration {
+        let max = bounds.max.max(bounds.min);
+        self.rto_at_first(bounds).saturating_mul(1 << self.backoff).min(max)
+    }
+
+    /// The timeout without back-off, for what is sent rarely.
+    pub fn rto_at_first(&self, bounds: RtoBounds) -> Duration {
         let base = if self.sampled {
             Duration::from_micros((self.srtt_us_8 / 8).saturating_add(self.rttvar_us_4))
         } else {
             bounds.initial
         };
-        let max = bounds.max.max(bounds.min);
-        let base = base.clamp(bounds.min, max);
-        base.saturating_mul(1 << self.backoff).min(max)
+        base.clamp(bounds.min, bounds.max.max(bounds.min))
     }
 }
 

@@ -6,5 +6,6 @@ mod errors;
 mod harness;
 mod history;
 mod hold;
+mod jumbo;
 mod paths;
 mod silence;

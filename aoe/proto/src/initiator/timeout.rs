@@ -11,6 +11,7 @@ use super::device::pending;
 use super::discover::PROVE_COPIES;
 use super::frame::Owner;
 use super::path::PathState;
+use super::payload::SAFE;
 use super::types::Status;
 
 impl Initiator {
@@ -34,6 +35,9 @@ impl Initiator {
             }
             for path in &device.paths {
                 note(path.hold);
+                if path.pinned.is_none() && path.hold.is_none() && path.is_open() {
+                    note(path.payload.due());
+                }
                 for first in [path.flying.front(), path.flying_slow.front()] {
                     note(first.map(|first| self.frames[first].deadline));
                 }
@@ -91,10 +95,7 @@ impl Initiator {
             path.hold = None;
             self.wake(at);
         }
-        let path = self.path(at, path_index);
-        if path.state == PathState::Down && path.pinned.is_none() && path.hold.is_none() {
-            self.probe(at, path_index);
-        }
+        self.probe_if_due(now, at, path_index);
     }
 
     /// A frame's last copy counts as lost.
@@ -102,18 +103,31 @@ impl Initiator {
         let frame = &self.frames[index];
         let (at, path_index, copies) = (frame.device, frame.path, frame.copies);
         let (number, request) = (frame.send_number, frame.request);
-        let ghost = frame.is_ghost();
+        let owner = if frame.is_ghost() { None } else { Some(self.requests[request].owner) };
+        if let Some(Owner::Probe { sectors, .. }) = owner {
+            self.resend(index);
+            if copies >= self.path(at, path_index).payload.copies() {
+                self.finish(now, request, Status::DeviceGone);
+                self.probe_failed(now, at, path_index, sectors);
+            }
+            return;
+        }
         // A flush takes as long as the disk needs: its timeout says nothing about the network.
         if !slow {
+            let suspicious = self.path(at, path_index).is_suspicious(&self.frames[index]);
+            let large = self.frames[index].sectors > SAFE;
             self.path_mut(at, path_index).on_timeout(number);
+            if suspicious && (large || self.devices[at as usize].has_other_path(now, path_index)) {
+                self.path_mut(at, path_index).payload.doubt(now);
+                self.probe_if_due(now, at, path_index);
+            }
         }
-        if ghost {
+        if owner.is_none() {
             self.free_frame(index);
         } else {
             self.resend(index);
-            let owner = self.requests[request].owner;
             let state = self.path(at, path_index).state;
-            if matches!(owner, Owner::Prove { .. }) && copies >= PROVE_COPIES {
+            if matches!(owner, Some(Owner::Prove { .. })) && copies >= PROVE_COPIES {
                 self.finish(now, request, Status::DeviceGone);
                 if state == PathState::Unproven {
                     self.vacate(now, at, path_index);
@@ -141,8 +155,7 @@ impl Initiator {
         let (rediscover, requery) = (self.tunables.rediscover(), self.tunables.requery());
         let device = &mut self.devices[at as usize];
         device.silent = silent;
-        device.query_interval = rediscover;
-        device.next_query = if silent { now } else { now + requery };
+        (device.next_query, device.query_interval) = if silent { (now, rediscover) } else { (now + requery, requery) };
         self.note_events(at);
     }
 

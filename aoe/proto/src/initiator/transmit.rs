@@ -6,11 +6,11 @@
 
 use core::time::Duration;
 
-use super::frame::{Frame, Place, Queue, cut_len};
+use super::frame::{Frame, Owner, Place, Queue, cut_len};
 use super::slab::NONE;
 use super::types::{Op, Payload, TRANSMIT_HEADER, Transmit};
 use super::{FRAMES_MAX, INTERNAL_MAX, Initiator};
-use crate::wire::{AtaRequest, Command, Header, Lba, MIN_FRAME, SECTOR};
+use crate::wire::{ATA_HEADER, AtaRequest, Command, Header, Lba, MIN_FRAME, SECTOR};
 
 /// Why a device sends nothing now.
 enum Idle {
@@ -60,7 +60,7 @@ impl Initiator {
             return Ok(transmit);
         }
         if let Some(request) = self.devices[at as usize].pinned.front() {
-            match self.start_pinned(now, at, request) {
+            match self.start_pinned(now, request) {
                 Err(Idle::NoCredit) => return Err(Idle::NoCredit),
                 Err(Idle::Blocked) => {}
                 Ok(transmit) => return Ok(transmit),
@@ -87,7 +87,7 @@ impl Initiator {
             self.starved = true;
             return Err(Idle::Blocked);
         }
-        let payload = self.path(at, path).payload;
+        let payload = self.path(at, path).payload.sectors();
         self.send_new(now, request, path, payload)
     }
 
@@ -105,14 +105,15 @@ impl Initiator {
         None
     }
 
-    fn start_pinned(&mut self, now: Duration, at: u16, request: u32) -> Result<Transmit, Idle> {
+    fn start_pinned(&mut self, now: Duration, request: u32) -> Result<Transmit, Idle> {
         if self.frames.len() >= FRAMES_MAX + INTERNAL_MAX {
             self.starved = true;
             return Err(Idle::Blocked);
         }
         let owner = self.requests[request].owner;
         let path = owner.pinned().expect("internal requests have a path");
-        let payload = self.path(at, path).payload.max(1);
+        // In one frame: what it carries is what is to be found out.
+        let payload = self.requests[request].sectors.max(1) as u8;
         self.send_new(now, request, path, payload)
     }
 
@@ -122,7 +123,7 @@ impl Initiator {
         let last = Some(self.frames[frame].path);
         let path = self.devices[at as usize].choose_path(now, last);
         let path = path.ok_or(Idle::Blocked)?;
-        let payload = self.path(at, path).payload;
+        let payload = self.path(at, path).payload.sectors();
         if self.frames[frame].has_data() && self.frames[frame].sectors > payload {
             return self.send_split(now, frame, path, payload);
         }
@@ -282,7 +283,9 @@ impl Initiator {
         let bounds = self.tunables.rto_bounds();
         let device = &mut self.devices[at as usize];
         let path = &mut device.paths[path_index as usize];
-        let mut rto = path.rtt.rto(bounds);
+        // A probe says nothing about congestion, and is not slowed down by it.
+        let probe = matches!(self.requests[request].owner, Owner::Probe { .. });
+        let mut rto = if probe { path.rtt.rto_at_first(bounds) } else { path.rtt.rto(bounds) };
         let slow = self.requests[request].op == Op::Flush;
         if slow {
             let doubled = self.tunables.rto_flush().saturating_mul(1 << frame.copies.min(16));
@@ -302,7 +305,7 @@ impl Initiator {
         let again = u64::from(frame.copies > 1 || frame.orphan_sent.is_some());
         let (tag, written) = (frame.tag, if frame.is_write() { frame.len() as u64 } else { 0 });
         path.send_number += 1;
-        path.in_flight += 1;
+        path.in_flight += u32::from(!pinned);
         path.counters.sent += 1;
         path.counters.retransmits += again;
         let list = if slow { &mut path.flying_slow } else { &mut path.flying };
@@ -344,7 +347,11 @@ impl Initiator {
             len: frame.len(),
         });
         let len = header_len + payload.map_or(0, |payload| payload.len);
-        Transmit { port: path.port, header: bytes, header_len, payload, pad: MIN_FRAME.saturating_sub(len) }
+        let least = match self.requests[frame.request].owner {
+            Owner::Probe { sectors, .. } => ATA_HEADER + usize::from(sectors) * SECTOR,
+            _ => MIN_FRAME,
+        };
+        Transmit { port: path.port, header: bytes, header_len, payload, pad: least.saturating_sub(len) }
     }
 }
 

@@ -170,7 +170,7 @@ pub struct Found {
     pub identify: Identify,
     /// Messages that it can queue, as told.
     pub buffer_count: u16,
-    /// Most sectors per message over the path that it was found on.
+    /// Most sectors per message that port and target allow; whether the network between does is found out later.
     pub sectors_max: u8,
     /// Whether its flushes can be relied on.
     pub durability: Durability,

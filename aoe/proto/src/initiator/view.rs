@@ -38,8 +38,10 @@ pub struct PathView {
     pub ssthresh: u32,
     /// Frames under way.
     pub outstanding: u32,
-    /// Sectors per frame.
+    /// Sectors per frame, as far as proven.
     pub payload: u8,
+    /// Timeouts and probes in a row without an answer; while it is above 0 the path is used only if no other answers.
+    pub taint: u32,
     /// Counters since the path is known.
     pub counters: PathCounters,
 }
@@ -123,7 +125,8 @@ fn view(path: &Path, bounds: RtoBounds) -> PathView {
         cwnd: path.control.window(),
         ssthresh: path.control.ssthresh(),
         outstanding: path.in_flight,
-        payload: path.payload,
+        payload: path.payload.sectors(),
+        taint: path.timeouts,
         counters: path.counters,
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod model;
 pub(crate) mod target;
 
 use aoe_proto::initiator::{
-    Config, Credits, DeviceId, Event, Initiator, Op, Request, RequestId, Status, Tunables, WorkerId,
+    Config, Credits, DeviceId, Event, Initiator, Op, PathState, Request, RequestId, Status, Tunables, WorkerId,
 };
 use aoe_proto::port::{PortId as AoePort, PortInfo};
 use aoe_proto::wire::{Lba, MacAddr, SECTOR};
@@ -40,6 +40,8 @@ pub(crate) struct Shape {
     /// Requests per worker.
     pub(crate) requests: u64,
     pub(crate) cancels: bool,
+    /// All requests are small, so that rates can be compared.
+    pub(crate) even: bool,
     /// Frames may arrive damaged: nothing is promised but that each request ends once.
     pub(crate) damaged: bool,
     pub(crate) tunables: Tunables,
@@ -59,6 +61,7 @@ impl Shape {
             depth: 16,
             requests: 300,
             cancels: false,
+            even: false,
             damaged: false,
             tunables: Tunables { aoe_deadsecs: 0, ..Tunables::default() },
             lifetime: Duration::from_secs(1),
@@ -73,6 +76,7 @@ struct Outstanding {
     /// Of a write: its number in the model.
     write: WriteId,
     submitted: u64,
+    since: Duration,
     buffer: Vec<u8>,
 }
 
@@ -106,6 +110,8 @@ pub(crate) struct World {
     pub(crate) ended: BTreeMap<&'static str, u64>,
     /// When the last one did.
     pub(crate) last_ended: Duration,
+    /// The longest time that one took.
+    pub(crate) longest: Duration,
     /// With the time at which they were polled.
     pub(crate) events: Vec<(Duration, Event)>,
     pub(crate) boots: u32,
@@ -170,6 +176,7 @@ impl World {
             next_write: 1,
             ended: BTreeMap::new(),
             last_ended: Duration::ZERO,
+            longest: Duration::ZERO,
             events: Vec::new(),
             boots: 1,
         }
@@ -302,7 +309,7 @@ impl World {
     fn submit(&mut self, index: usize) {
         let share = self.shape.sectors / u64::from(self.shape.workers);
         loop {
-            let (depth, cancels) = (self.shape.depth, self.shape.cancels);
+            let (depth, cancels, even) = (self.shape.depth, self.shape.cancels, self.shape.even);
             let worker = &mut self.workers[index];
             if !worker.found || worker.left == 0 || worker.outstanding.len() >= depth {
                 return;
@@ -321,7 +328,7 @@ impl World {
                 5..9 => Op::Read,
                 _ => Op::Flush,
             };
-            let most = if worker.rng.below(8) == 0 { share } else { 8 };
+            let most = if !even && worker.rng.below(8) == 0 { share } else { 8 };
             let sectors = 1 + worker.rng.below(most);
             let lba = index as u64 * share + worker.rng.below(share - sectors + 1);
             self.submit_one(index, id, op, lba, sectors as u32);
@@ -343,7 +350,9 @@ impl World {
         let worker = &mut self.workers[index];
         let request = Request { id: RequestId(id), device: worker.device, op, lba: Lba(lba), sectors };
         worker.initiator.submit(self.now, request).expect("the device was found and there is room");
-        worker.outstanding.insert(id, Outstanding { op, lba, sectors, write, submitted: self.step, buffer });
+        worker
+            .outstanding
+            .insert(id, Outstanding { op, lba, sectors, write, submitted: self.step, since: self.now, buffer });
     }
 
     fn completed(&mut self, index: usize, id: RequestId, status: Status) {
@@ -361,6 +370,7 @@ impl World {
         };
         *self.ended.entry(name).or_default() += 1;
         self.last_ended = self.now;
+        self.longest = self.longest.max(self.now - request.since);
         let (lba, sectors) = (request.lba, request.sectors);
         match request.op {
             Op::Write { .. } => self.model.ended(self.step, request.write, lba, sectors, status == Status::Ok),
@@ -380,6 +390,18 @@ impl World {
         let ports = infos(&self.network, &self.far);
         let writes_from = self.now + self.shape.lifetime;
         self.target = Target::shelf(store, self.boots, writes_from, self.shape.lifetime, &ports);
+    }
+
+    /// Requests that are outstanding.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.workers.iter().map(|worker| worker.outstanding.len()).sum()
+    }
+
+    /// The paths of the first worker: state and sectors per frame.
+    pub(crate) fn paths(&self) -> Vec<(PathState, u8)> {
+        let worker = &self.workers[0];
+        let view = worker.initiator.device(worker.device).expect("it is open");
+        view.paths().map(|path| (path.state, path.payload)).collect()
     }
 
     /// Frames that initiators sent again, in all.

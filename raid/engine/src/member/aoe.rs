@@ -6,8 +6,11 @@
 //! A request to a device that is not found yet, or that finds the initiator full, waits here in order. Bound: what the owner has
 //! outstanding.
 
+mod care;
 pub(crate) mod finder;
 pub mod paths;
+
+pub use care::Care;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aoe_net::driver::{Driver, Memory};
-use aoe_net::link::Link;
+use aoe_net::link::{Link, LinkWatch};
 use aoe_proto::initiator::{
     Config, Credits, DeviceId, Durability, Event, Found, Initiator, Op, Request, RequestId, Status, SubmitError,
     Tunables, WorkerId,
@@ -38,6 +41,11 @@ pub trait Links: fmt::Debug + fmt::Display + Send + Sync {
 
     /// The initiators' settings.
     fn tunables(&self) -> Tunables;
+
+    /// What tells of changes of the interfaces, where they are this host's.
+    fn watch(&self) -> Option<LinkWatch> {
+        None
+    }
 
     /// Where an initiator's tags start: different at each call, and in each run of the program.
     fn seed(&self) -> u64 {
@@ -123,6 +131,11 @@ fn number(owner: Owner) -> WorkerId {
     }
 }
 
+/// Whether beacons come to an owner: to the control thread, which is there as long as the array.
+fn discovers(owner: Owner) -> bool {
+    owner == Owner::Control
+}
+
 /// Whose initiator has this number.
 fn owner_of(worker: WorkerId) -> Owner {
     match worker.0 {
@@ -144,6 +157,9 @@ impl Memory for NoMemory {
 fn driver(links: &Arc<dyn Links>, owner: Owner, discovers: bool, now: Duration) -> io::Result<Driver> {
     let config = Config { discovers, tunables: links.tunables(), ..Config::new(number(owner), links.seed()) };
     let mut driver = Driver::new(Initiator::new(config), links.open(number(owner), discovers)?);
+    if let Some(watch) = links.watch() {
+        driver.watch(watch);
+    }
     // The first pump tells the initiator of its links: what it asks before that goes nowhere.
     driver.pump(now, &mut NoMemory);
     Ok(driver)
@@ -232,6 +248,8 @@ struct Open {
 /// One owner's initiator and what it has outstanding.
 pub(super) struct Aoe {
     driver: Driver,
+    links: Arc<dyn Links>,
+    owner: Owner,
     slots: Slots,
     open: Vec<Open>,
     /// Requests not taken by the initiator yet.
@@ -263,8 +281,7 @@ impl fmt::Debug for Aoe {
 
 impl Aoe {
     pub(super) fn new(slab: &Arc<Slab>, disk: &AoeDisk, owner: Owner, now: Duration) -> io::Result<Aoe> {
-        // Beacons come to the control thread: it is there as long as the array.
-        let driver = driver(&disk.links, owner, owner == Owner::Control, now)?;
+        let driver = driver(&disk.links, owner, discovers(owner), now)?;
         let slots = Slots { slab: Arc::clone(slab), slots: Vec::new(), free: Vec::new() };
         let silence = Duration::from_millis(disk.links.tunables().aoe_silence);
         let lifetime = Duration::from_millis(disk.links.tunables().aoe_frame_lifetime);
@@ -272,6 +289,8 @@ impl Aoe {
         let quiet_until = if owner == Owner::Opener { now } else { now + lifetime };
         Ok(Aoe {
             driver,
+            links: Arc::clone(&disk.links),
+            owner,
             slots,
             open: Vec::new(),
             backlog: VecDeque::new(),
@@ -476,15 +495,20 @@ impl Aoe {
                         self.tell(device, MemberEvent::Volatile, events);
                     }
                 }
-                Event::Unusable { device, .. }
-                | Event::SizeChanged { device, .. }
-                | Event::DurabilityChanged { device, .. }
-                | Event::Conflict { device, .. } => {
+                Event::Conflict { device, port, mac } => self.conflict(device, port, mac),
+                Event::SizeChanged { device, sectors } => {
+                    if let Some(open) = self.of(device) {
+                        tracing::warn!("{}: it has {sectors} sectors now", open.address);
+                    }
+                }
+                Event::Unusable { device, .. } | Event::DurabilityChanged { device, .. } => {
                     if let Some(open) = self.of(device) {
                         tracing::warn!(device = %open.address, ?event, "AoE device");
                     }
                 }
-                Event::Seen(_) | Event::PathUp { .. } | Event::PathDown { .. } => tracing::debug!(?event, "AoE"),
+                Event::PathUp { device, port, mac } => self.path_changed(device, port, mac, "up"),
+                Event::PathDown { device, port, mac } => self.path_changed(device, port, mac, "down"),
+                Event::Seen(_) => tracing::debug!(?event, "AoE"),
             }
         }
         for open in &mut self.open {

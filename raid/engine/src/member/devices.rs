@@ -12,7 +12,7 @@ use aoe_proto::initiator::Tunables as AoeTunables;
 use raid_core::units::Sectors;
 
 use super::aoe::paths::DevicePaths;
-use super::aoe::{Aoe, AoeDisk, Traffic};
+use super::aoe::{Aoe, AoeDisk, Care, Traffic};
 use super::file::{FileDisk, Files};
 use super::mem::MemoryDisk;
 use super::{Done, MemberRequest, MemberRequestId, Owner};
@@ -187,6 +187,18 @@ impl Devices {
     /// The AoE devices, and the paths to them.
     pub fn paths(&mut self) -> Vec<DevicePaths> {
         self.aoe.as_mut().map_or_else(Vec::new, Aoe::look)
+    }
+
+    /// Uses the links to AoE devices that there are now. Fails when one can't be opened: then all stays as it was.
+    pub fn relink(&mut self, now: Duration) -> io::Result<()> {
+        self.aoe.as_mut().map_or(Ok(()), |aoe| aoe.relink(now))
+    }
+
+    /// Carries out what an operator wants of the paths to an AoE device, or to all.
+    pub fn care(&mut self, now: Duration, handle: Option<MemberHandle>, care: Care) {
+        if let Some(aoe) = &mut self.aoe {
+            aoe.care(now, handle, care);
+        }
     }
 
     /// What has become known of devices since the last call.

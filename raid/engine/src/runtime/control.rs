@@ -23,6 +23,7 @@ use crate::array::{
     SyncRun,
 };
 use crate::letters::{Bundle, Stock};
+use crate::member::aoe::Care;
 use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, DeviceEvent, Devices};
 use crate::member::{Done, MemberOp, MemberRequest, MemberRequestId, Owner};
@@ -57,6 +58,10 @@ pub(super) enum Ask {
     Tune(Box<Settings>, Answer),
     /// The paths to AoE devices, a list from each owner: this thread and every worker.
     Paths(SyncSender<Vec<DevicePaths>>),
+    /// Use the links that there are now.
+    Relink(Answer),
+    /// Look after the paths to one AoE device, or to all.
+    Care(Option<MemberHandle>, Care, Answer),
 }
 
 /// Commands on their way to the control thread.
@@ -437,6 +442,21 @@ impl ControlThread {
             Ask::Paths(to) => {
                 let _ = to.try_send(self.devices.paths());
                 self.tell_workers(|| WorkerMsg::Paths(to.clone()));
+            }
+            Ask::Relink(answer) => {
+                let done = self.devices.relink(self.now).map_err(|error| {
+                    let text = format!("the interfaces cannot be opened: {error}");
+                    CommandError { kind: CommandErrorKind::Io, text }
+                });
+                if done.is_ok() {
+                    self.tell_workers(|| WorkerMsg::Relink);
+                }
+                let _ = answer.try_send(done);
+            }
+            Ask::Care(handle, care, answer) => {
+                self.devices.care(self.now, handle, care);
+                self.tell_workers(|| WorkerMsg::Care(handle, care));
+                let _ = answer.try_send(Ok(()));
             }
         }
     }

@@ -36,6 +36,7 @@ use crate::array::MemberEvent;
 use crate::board::{self, Board, Desk, WorkerSet};
 use crate::letters::CLIENTS_MAX as LETTERS_CLIENTS_MAX;
 use crate::member::Owner;
+use crate::member::aoe::Care;
 use crate::member::aoe::Traffic;
 use crate::member::aoe::paths::DevicePaths;
 use crate::member::devices::{Device, Devices};
@@ -69,6 +70,10 @@ pub(crate) enum WorkerMsg {
     Tune(AoeTunables),
     /// Tell the paths to AoE devices.
     Paths(SyncSender<Vec<DevicePaths>>),
+    /// Use the links that there are now.
+    Relink,
+    /// Look after the paths to one AoE device, or to all.
+    Care(Option<MemberHandle>, Care),
     Shape(Shape),
     End,
 }

@@ -21,6 +21,7 @@ use super::worker_thread::WorkerThread;
 use super::{Plan, Shared, Totals, Workers, open_client};
 use crate::array::{Array, Command, CommandError, CommandErrorKind, Detail, Start};
 use crate::member::Owner;
+use crate::member::aoe::Care;
 use crate::member::aoe::paths::{DevicePaths, merge};
 use crate::member::devices::{Device, Devices};
 use crate::message::MemberHandle;
@@ -157,6 +158,16 @@ impl Running {
     /// refused while members are silent, or the array is suspended.
     pub fn tune(&self, settings: &Settings) -> Result<(), CommandError> {
         self.ask(|answer| Ask::Tune(Box::new(settings.clone()), answer))?
+    }
+
+    /// Uses the links to AoE members that there are now: interfaces were named or taken away. Fails when one can't be opened, and changes nothing then.
+    pub fn relink(&self) -> Result<(), CommandError> {
+        self.ask(Ask::Relink)?
+    }
+
+    /// Looks after the paths to the AoE member that is `handle`, or to all. Answers when it is under way.
+    pub fn care(&self, handle: Option<MemberHandle>, care: Care) -> Result<(), CommandError> {
+        self.ask(|answer| Ask::Care(handle, care, answer))?
     }
 
     /// The AoE members, and the paths to them.

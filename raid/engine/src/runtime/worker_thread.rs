@@ -97,6 +97,12 @@ impl WorkerThread {
                     // Who asked may have gone away.
                     let _ = to.try_send(devices);
                 }
+                WorkerMsg::Relink => {
+                    if let Err(error) = self.devices.relink(now) {
+                        tracing::error!(%error, "a worker cannot open the interfaces: it goes on with those that it has");
+                    }
+                }
+                WorkerMsg::Care(handle, care) => self.devices.care(now, handle, care),
                 WorkerMsg::Shape(shape) => self.begin_shape(shape),
                 WorkerMsg::End => return false,
             }

@@ -114,6 +114,31 @@ pub enum LinkError {
     },
 }
 
+/// An interface of this host, as the kernel tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostInterface {
+    /// Its name.
+    pub name: String,
+    /// Set up.
+    pub up: bool,
+    /// Set up, and with a carrier.
+    pub running: bool,
+    /// In bytes.
+    pub mtu: u32,
+}
+
+/// The Ethernet interfaces of this thread's network namespace, by name. Takes the right to packet sockets.
+pub fn host_interfaces() -> io::Result<Vec<HostInterface>> {
+    let socket = sys::open()?;
+    let mut names = sys::interface_names();
+    names.sort();
+    // One that vanishes meanwhile is left out.
+    let found = names.into_iter().filter_map(|name| Some((sys::interface(socket.as_fd(), &name).ok()?, name)));
+    let ethernet = found.filter(|(interface, _)| interface.ethernet);
+    let told = |(Interface { up, running, mtu, .. }, name)| HostInterface { name, up, running, mtu };
+    Ok(ethernet.map(told).collect())
+}
+
 /// A packet socket on one interface.
 pub struct PacketLink {
     name: String,

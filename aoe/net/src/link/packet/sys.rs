@@ -25,6 +25,8 @@ pub(super) struct Interface {
     pub(super) running: bool,
     pub(super) mtu: u32,
     pub(super) mac: [u8; 6],
+    /// Of Ethernet's kind, rather than a loop or a tunnel.
+    pub(super) ethernet: bool,
 }
 
 /// A packet socket that receives nothing yet.
@@ -133,7 +135,7 @@ pub(super) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
         let index = ask(libc::SIOCGIFINDEX)?.ifru_ifindex;
         let flags = i32::from(ask(libc::SIOCGIFFLAGS)?.ifru_flags);
         let mtu = ask(libc::SIOCGIFMTU)?.ifru_mtu;
-        let hardware = ask(libc::SIOCGIFHWADDR)?.ifru_hwaddr.sa_data;
+        let libc::sockaddr { sa_family, sa_data: hardware } = ask(libc::SIOCGIFHWADDR)?.ifru_hwaddr;
         let mut mac = [0u8; 6];
         for (to, from) in mac.iter_mut().zip(hardware) {
             *to = from as u8;
@@ -145,6 +147,7 @@ pub(super) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
             running: flags & both == both,
             mtu: u32::try_from(mtu).unwrap_or(0),
             mac,
+            ethernet: sa_family == libc::ARPHRD_ETHER,
         })
     }
 }

@@ -37,9 +37,9 @@ fn an_open_device_is_looked_for_and_found() {
     assert_eq!(events, [Event::Found(found), up]);
     let view = host.initiator.device(device).expect("open");
     assert_eq!(view.limit(), 16);
-    // 3 ms for the query, which seeds the estimate; then nothing for IDENTIFY.
+    // 3 ms for the query, which seeds the estimate; then nothing for IDENTIFY and the probe.
     let path = view.paths().next().expect("one path");
-    assert_eq!(path.srtt, Duration::from_micros(2625));
+    assert_eq!(path.srtt, Duration::from_micros(2296));
 }
 
 #[test]

@@ -44,11 +44,17 @@ impl Sent {
             _ => None,
         }
     }
+
+    /// Whether it is a read that is padded to find out what its path carries.
+    pub(super) fn is_probe(&self) -> bool {
+        let read = |ata: AtaRequest| ata.opcode == Opcode::READ_SECTORS_EXT;
+        self.bytes.len() > crate::wire::MIN_FRAME && self.ata().is_some_and(read)
+    }
 }
 
-/// The registers of the ATA commands among frames.
+/// The registers of the ATA commands among frames, those of probes left out.
 pub(super) fn commands(sent: &[Sent]) -> Vec<AtaRequest> {
-    sent.iter().filter_map(Sent::ata).collect()
+    sent.iter().filter(|frame| !frame.is_probe()).filter_map(Sent::ata).collect()
 }
 
 /// An initiator with its buffers and its clock.
@@ -167,8 +173,15 @@ impl Host {
         self.collect();
     }
 
-    /// Moves the clock, with every timer on the way; returns what was sent, nothing of it answered.
+    /// Moves the clock, with every timer on the way; returns what was sent besides probes, nothing of it answered.
     pub(super) fn advance(&mut self, by: Duration) -> Vec<Sent> {
+        let mut sent = self.advance_all(by);
+        sent.retain(|frame| !frame.is_probe());
+        sent
+    }
+
+    /// The same with the probes.
+    pub(super) fn advance_all(&mut self, by: Duration) -> Vec<Sent> {
         let end = self.now + by;
         let mut sent = self.sent();
         while let Some(at) = self.initiator.poll_timeout().filter(|at| *at <= end) {

@@ -190,9 +190,9 @@ impl World {
         let (before, _, paths_before) = outstanding(&self.host, self.device);
         let sent = self.host.sent();
         let (after, limit, paths) = outstanding(&self.host, self.device);
-        // IDENTIFY may come on top of the windows.
-        let identify = |sent: &&Sent| sent.ata().is_some_and(|command| command.opcode == Opcode::IDENTIFY);
-        let extra = sent.iter().filter(identify).count() as u32;
+        // IDENTIFY and probes may come on top of the windows.
+        let identify = |sent: &Sent| sent.ata().is_some_and(|command| command.opcode == Opcode::IDENTIFY);
+        let extra = sent.iter().filter(|sent| sent.is_probe() || identify(sent)).count() as u32;
         assert!(after <= before.max(limit) + extra, "{after} under way, limit {limit}");
         for (at, (outstanding, cwnd)) in paths.into_iter().enumerate() {
             let before = paths_before.get(at).map_or(0, |(before, _)| *before);

@@ -27,6 +27,40 @@ pub struct DevicePaths {
     pub paths: Vec<PathLook>,
 }
 
+/// What a path is good for; where several initiators differ, the first of these counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Another device is at its end, which claims the same shelf and slot. Not used.
+    Conflict,
+    /// In use.
+    Up,
+    /// It is being found out whether the device is at its end.
+    Unproven,
+    /// Nothing is answered there; probed.
+    Down,
+}
+
+impl Way {
+    /// As operators read it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Way::Conflict => "conflict",
+            Way::Up => "up",
+            Way::Unproven => "unproven",
+            Way::Down => "down",
+        }
+    }
+
+    fn of(state: PathState) -> Way {
+        match state {
+            PathState::Refused { .. } => Way::Conflict,
+            PathState::Up => Way::Up,
+            PathState::Unproven => Way::Unproven,
+            PathState::Down | PathState::Vacant => Way::Down,
+        }
+    }
+}
+
 /// A path: a local interface and a remote address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathLook {
@@ -36,15 +70,21 @@ pub struct PathLook {
     pub local: Option<MacAddr>,
     /// The remote address.
     pub mac: MacAddr,
-    /// In use.
-    pub up: bool,
+    /// What it is good for.
+    pub state: Way,
     /// Smoothed round trip; zero before the first sample.
     pub srtt: Duration,
+    /// Its smoothed deviation.
+    pub rttvar: Duration,
     /// Congestion window in frames.
     pub cwnd: u32,
+    /// Window above which it grows slowly, in frames; `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// Timeouts and probes in a row without an answer.
+    pub taint: u32,
     /// Frames under way.
     pub outstanding: u32,
-    /// Sectors per frame.
+    /// Sectors per frame, as far as proven.
     pub payload: u8,
     /// Frames sent, copies included.
     pub sent: u64,
@@ -71,9 +111,12 @@ fn look_at(driver: &mut Driver, device: super::DeviceId, links: &[(String, Optio
         interface,
         local,
         mac: path.mac,
-        up: path.state == PathState::Up,
+        state: Way::of(path.state),
         srtt: path.srtt,
+        rttvar: path.rttvar,
         cwnd: path.cwnd,
+        ssthresh: path.ssthresh,
+        taint: path.taint,
         outstanding: path.outstanding,
         payload: path.payload,
         sent: path.counters.sent,
@@ -91,7 +134,7 @@ fn look_at(driver: &mut Driver, device: super::DeviceId, links: &[(String, Optio
 }
 
 /// One list of devices, in the order of their addresses, from those of several owners: counters and windows are summed, round trips are the mean over
-/// the frames answered.
+/// the frames answered, of the rest the worst counts.
 pub fn merge(lists: impl IntoIterator<Item = Vec<DevicePaths>>) -> Vec<DevicePaths> {
     let mut all: Vec<DevicePaths> = Vec::new();
     for device in lists.into_iter().flatten() {
@@ -128,11 +171,14 @@ fn add_path(known: &mut PathLook, other: &PathLook) {
     if let Some(mean) = sum.checked_div(mine + theirs) {
         known.srtt = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
     }
+    known.rttvar = known.rttvar.max(other.rttvar);
     known.local = known.local.or(other.local);
-    known.up |= other.up;
+    known.state = known.state.min(other.state);
     known.cwnd = known.cwnd.saturating_add(other.cwnd);
+    known.ssthresh = known.ssthresh.min(other.ssthresh);
+    known.taint = known.taint.max(other.taint);
     known.outstanding += other.outstanding;
-    known.payload = known.payload.max(other.payload);
+    known.payload = known.payload.min(other.payload);
     known.sent += other.sent;
     known.retransmits += other.retransmits;
     known.answered += other.answered;
@@ -147,9 +193,12 @@ mod tests {
             interface: interface.into(),
             local: (answered > 0).then_some(MacAddr([2, 0, 0, 0, 1, mac])),
             mac: MacAddr([2, 0, 0, 0, 0, mac]),
-            up: answered > 0,
+            state: if answered > 0 { Way::Up } else { Way::Down },
             srtt: Duration::from_micros(srtt_us),
+            rttvar: Duration::from_micros(srtt_us / 2),
             cwnd: 10,
+            ssthresh: if answered > 3 { 20 } else { u32::MAX },
+            taint: u32::from(answered == 0),
             outstanding: 1,
             payload: 16,
             sent: answered + 1,
@@ -173,7 +222,8 @@ mod tests {
         let [first, second] = &all[0].paths[..] else { panic!("two paths: {all:?}") };
         assert_eq!((first.mac.0[5], first.srtt), (1, Duration::from_micros(125)), "the mean over the frames answered");
         assert_eq!((first.cwnd, first.outstanding, first.sent, first.answered), (20, 2, 6, 4));
-        assert_eq!((first.retransmits, first.payload, first.up), (2, 16, true));
+        assert_eq!((first.retransmits, first.payload, first.state), (2, 16, Way::Up));
+        assert_eq!((first.rttvar, second.ssthresh, first.taint), (Duration::from_micros(100), 20, 0));
         assert_eq!(first.local, Some(MacAddr([2, 0, 0, 0, 1, 1])));
         assert_eq!((second.mac.0[5], second.answered), (2, 5));
         assert_eq!((all[0].outstanding, all[0].sectors, all[0].silent), (2, Some(Sectors(8)), false));
