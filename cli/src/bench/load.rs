@@ -123,7 +123,7 @@ impl Load {
             requests += 1;
             bytes += self.size.bytes().0;
             if requests == PLUG_REQUESTS || bytes >= PLUG_BYTES {
-                self.client.unplug();
+                self.client.post();
                 (requests, bytes) = (0, 0);
             }
         }

@@ -155,10 +155,15 @@ impl Board {
         self.members(group).iter().any(|worker| self.kick(worker, kicks))
     }
 
-    /// Adds a sleeping worker of any group, if there is one.
+    /// Adds a sleeping worker of any group, if there is one: nobody else may come to what waits.
     fn kick_anyone(&self, kicks: &mut WorkerSet) {
+        let _ = (0..self.groups()).any(|group| self.kick_one_of(group, kicks));
+    }
+
+    /// Adds a sleeping worker of any group, if there is one with nothing to do.
+    fn kick_helper(&self, kicks: &mut WorkerSet) {
         if self.idle.load(Ordering::Relaxed) > 0 {
-            let _ = (0..self.groups()).any(|group| self.kick_one_of(group, kicks));
+            self.kick_anyone(kicks);
         }
     }
 
@@ -203,8 +208,10 @@ impl Board {
         }
         if queued && !self.kick_one_of(home, &mut kicks) {
             // All of the group are awake and will come to it, unless the group is gone; more than one of them may be at a long turn.
-            if self.members(home).is_empty() || self.queues[home].len() > 1 {
+            if self.members(home).is_empty() {
                 self.kick_anyone(&mut kicks);
+            } else if self.queues[home].len() > 1 {
+                self.kick_helper(&mut kicks);
             }
         }
         kicks
@@ -227,18 +234,11 @@ impl Board {
         assert!(self.queues[group].push(region).is_ok(), "a region is in a queue once");
     }
 
-    /// A region from the queue of the group, or else from that of another.
-    fn dequeue(&self, group: usize, traffic: &mut Traffic) -> Option<RegionIndex> {
-        if let Some(region) = self.queues[group].pop() {
-            return Some(region);
-        }
+    /// A region from the queue of another group than this.
+    fn steal(&self, group: usize) -> Option<RegionIndex> {
         let others = (1..self.groups()).map(|i| (group + i) % self.groups());
-        let stolen = others.into_iter().find_map(|other| {
-            // A look costs less than a pop.
-            if self.queues[other].is_empty() { None } else { self.queues[other].pop() }
-        });
-        traffic.stolen += u64::from(stolen.is_some());
-        stolen
+        // A look costs less than a pop.
+        others.into_iter().find_map(|other| if self.queues[other].is_empty() { None } else { self.queues[other].pop() })
     }
 
     fn anything_queued(&self) -> bool {

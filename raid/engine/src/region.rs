@@ -6,15 +6,18 @@
 //! ```text
 //!            post                take                        post
 //!   idle ────────────▶ queued ────────────▶ owned, no letters ──────▶ owned, listed
-//!     ▲                  ▲ ▲─ post            │         ▲               │ ▲─ post │
-//!     └───────────────── │ ──── release ──────┘         └─ open_letters ┘         │
-//!                        └─────────────────── requeue ────────────────────────────┘
+//!     ▲                ▲ ▲ ▲─ post            │  │      ▲               │ ▲─ post │
+//!     └─────────────── │ │ ──── release ──────┘  │      └─ open_letters ┘         │
+//!                 post │ └─────────────────── requeue ────────────────────────────┘
+//!             parked ──┘ ◀────── park ───────────┘
 //! ```
 //!
 //! - *idle*: nothing is there. Whoever posts the first letter makes it queued, and puts it into a group's queue.
 //! - *queued*: letters wait, and any worker may take the region with all of them.
 //! - *owned*: a worker has it. Whoever posts the first letter *lists* it at the owner. The owner opens the letters, or, when it has nothing left
 //!   of the region, gives it back to a queue with them, for whoever takes it.
+//! - *parked*: as idle, but who owned it last still knows rows of it, which are right if nobody has taken it since: the word says who that was until
+//!   somebody does.
 //!
 //! So a part goes from the thread that posts it straight to the worker that carries it out, however often its region changes hands meanwhile.
 //!
@@ -40,6 +43,7 @@ const OWNER_SHIFT: u32 = 40;
 const OWNED: u64 = 1 << 48;
 const QUEUED: u64 = 1 << 49;
 const LISTED: u64 = 1 << 50;
+const PARKED: u64 = 1 << 51;
 
 /// Number of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +70,10 @@ pub enum Posted {
 pub struct Regions {
     words: Box<[Word]>,
     stripes_per_region: u64,
+}
+
+fn parked_by(worker: WorkerId) -> u64 {
+    PARKED | u64::from(worker.0) << OWNER_SHIFT
 }
 
 fn owned_by(worker: WorkerId) -> u64 {
@@ -123,9 +131,8 @@ impl Regions {
         loop {
             letters.link(last, head_of(seen));
             let state = match seen & !HEAD {
-                0 => QUEUED,
                 state if state & OWNED != 0 => state | LISTED,
-                state => state,
+                state => state | QUEUED,
             };
             // Release: who takes the letters sees what is in them. A former owner's release comes before it in the word's order, and whoever
             // takes the region next acquires both.
@@ -135,7 +142,7 @@ impl Regions {
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
-                Ok(_) if seen & !HEAD == 0 => return Posted::Queue,
+                Ok(_) if seen & (QUEUED | OWNED) == 0 => return Posted::Queue,
                 Ok(_) if seen & (OWNED | LISTED) == OWNED => {
                     return Posted::List(WorkerId((seen >> OWNER_SHIFT) as u8));
                 }
@@ -148,11 +155,12 @@ impl Regions {
         }
     }
 
-    /// A worker that got the region from a queue becomes its owner; the answer is its newest letter.
-    pub fn take(&self, region: RegionIndex, worker: WorkerId) -> Option<Letter> {
+    /// A worker that got the region from a queue becomes its owner; the answer is its newest letter, and whether it was the last to own it
+    /// and had parked it.
+    pub fn take(&self, region: RegionIndex, worker: WorkerId) -> (Option<Letter>, bool) {
         let seen = self.word(region).swap(owned_by(worker), Ordering::AcqRel);
-        assert!(seen & !HEAD == QUEUED, "a region is in a queue once");
-        head_of(seen)
+        assert!(seen & (QUEUED | OWNED | LISTED) == QUEUED, "a region is in a queue once");
+        (head_of(seen), seen & !HEAD == QUEUED | parked_by(worker))
     }
 
     /// The owner, whose list the region has just left, takes its letters; the answer is the newest.
@@ -164,8 +172,17 @@ impl Regions {
 
     /// The owner has nothing left of the region: it becomes idle, and the answer is true, unless letters are there or on their way.
     pub fn release(&self, region: RegionIndex, owner: WorkerId) -> bool {
+        self.leave(region, owner, 0)
+    }
+
+    /// As [`release`](Regions::release), by an owner that still knows rows of it.
+    pub fn park(&self, region: RegionIndex, owner: WorkerId) -> bool {
+        self.leave(region, owner, parked_by(owner))
+    }
+
+    fn leave(&self, region: RegionIndex, owner: WorkerId, state: u64) -> bool {
         // Release: the next owner sees what was done to the rows.
-        self.word(region).compare_exchange(owned_by(owner), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.word(region).compare_exchange(owned_by(owner), state, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// The owner, whose list the region has just left, has nothing left of it and leaves it with its letters to whoever takes it. The
@@ -185,7 +202,7 @@ impl Regions {
     /// Whether no region has an owner or letters.
     #[cfg(any(test, feature = "model"))]
     pub fn all_idle(&self) -> bool {
-        self.words.iter().all(|w| w.0.load(Ordering::Acquire) == 0)
+        self.words.iter().all(|w| w.0.load(Ordering::Acquire) & (OWNED | QUEUED | HEAD) == 0)
     }
 }
 
@@ -219,17 +236,40 @@ mod tests {
             parts.iter().map(|part| part.request).collect::<Vec<_>>()
         };
         assert_eq!((post(0), post(1)), (Posted::Queue, Posted::Nothing));
-        assert_eq!(read(r.take(region, WorkerId(3))), [0, 1], "oldest first");
+        assert_eq!(read(r.take(region, WorkerId(3)).0), [0, 1], "oldest first");
         assert_eq!((post(2), post(3)), (Posted::List(WorkerId(3)), Posted::Nothing));
         assert!(!r.release(region, WorkerId(3)), "letters are there");
         assert_eq!(read(r.open_letters(region, WorkerId(3))), [2, 3]);
         assert_eq!(post(4), Posted::List(WorkerId(3)));
         r.requeue(region, WorkerId(3));
         assert_eq!(post(5), Posted::Nothing);
-        assert_eq!(read(r.take(region, WorkerId(0))), [4, 5]);
+        assert_eq!(read(r.take(region, WorkerId(0)).0), [4, 5]);
         assert!(!r.all_idle());
         assert!(r.release(region, WorkerId(0)));
         assert!(r.all_idle());
+    }
+
+    #[test]
+    fn who_parks_a_region_hears_whether_it_was_the_last_owner() {
+        let (r, letters) = (regions(1 << 20), Letters::new(2));
+        let region = RegionIndex(1);
+        let mut slot = 0;
+        let mut taken_by = |worker| {
+            let letter = letters.write(ClientId(1), slot, &plug::flush(ClientId(1), slot));
+            slot += 1;
+            assert_eq!(r.post(region, &letters, letter, letter, &mut 0), Posted::Queue);
+            r.take(region, worker).1
+        };
+        let (a, b) = (WorkerId(3), WorkerId(0));
+        assert!(!taken_by(a));
+        assert!(r.park(region, a) && r.all_idle());
+        assert!(taken_by(a), "nobody else had it");
+        assert!(r.park(region, a));
+        assert!(!taken_by(b));
+        assert!(r.park(region, b));
+        assert!(!taken_by(a), "the other had it since");
+        assert!(r.release(region, a));
+        assert!(!taken_by(a), "it was not parked");
     }
 
     #[test]

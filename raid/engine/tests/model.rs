@@ -1,5 +1,5 @@
 //! The hand-over of work under a model checker: threads post parts, workers take regions, hand them over, change places, sleep and stop, in
-//! thousands of orders that the checker chooses (shuttle; sequentially consistent). In each order every part is carried out once, no region is at two
+//! thousands of orders that the checker chooses (shuttle; sequentially consistent); who posts may take a worker's turns in place of its thread. In each order every part is carried out once, no region is at two
 //! workers at the same time, parts of one client for one region keep their order, and nobody sleeps while there is work.
 //! Regions are of 64 rows here: rows 0 and 1 are in one, row 64 is in another.
 //!
@@ -14,7 +14,7 @@ use raid_engine::board::{Board, Desk, Holder, Traffic, WorkerSet, left_work};
 use raid_engine::message::{ClientId, Part, PartOp, WorkerId};
 use raid_engine::region::{RegionIndex, Regions};
 use raid_engine::slab::Piece;
-use shuttle::sync::atomic::{AtomicBool, Ordering};
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 
@@ -48,6 +48,8 @@ struct World {
     orders: Vec<Mutex<VecDeque<Order>>>,
     /// By region: whether a worker has it.
     held: Vec<AtomicBool>,
+    /// By region: how often it was taken.
+    taken: Vec<AtomicUsize>,
     /// Parts carried out: client, row, number.
     done: Mutex<Vec<(u16, u64, u32)>>,
     changed: Condvar,
@@ -65,6 +67,7 @@ impl World {
             bells: (0..workers).map(|_| Bell::default()).collect(),
             orders: (0..workers).map(|_| Mutex::default()).collect(),
             held: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            taken: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             done: Mutex::default(),
             changed: Condvar::default(),
             stop: AtomicBool::new(false),
@@ -108,7 +111,8 @@ impl World {
         }
     }
 
-    fn post(&self, client: u16, from: u32, rows: &[u64], home: usize) {
+    /// The answer is whom to kick.
+    fn post(&self, client: u16, from: u32, rows: &[u64], home: usize) -> WorkerSet {
         let part = |(i, row): (usize, &u64)| Part {
             client: ClientId(client),
             op: PartOp::Read,
@@ -120,7 +124,7 @@ impl World {
             piece: Piece::NONE,
         };
         let parts: Vec<Part> = rows.iter().enumerate().map(part).collect();
-        self.kick(self.board.post(&parts, home, |part| part.request, &mut Traffic::default()));
+        self.board.post(&parts, home, |part| part.request, &mut Traffic::default())
     }
 
     /// Each part was carried out once, and those of a client for a region in the order in which they were posted.
@@ -151,6 +155,8 @@ struct Hands {
     id: WorkerId,
     /// By region: its parts here.
     owned: HashMap<u32, Vec<Part>>,
+    /// By region that it has parked: how often that had been taken.
+    parked: HashMap<u32, usize>,
 }
 
 impl Holder for Hands {
@@ -160,6 +166,12 @@ impl Holder for Hands {
 
     fn must_keep(&self, _: RegionIndex) -> bool {
         false
+    }
+
+    fn taken(&mut self, region: RegionIndex, was_last: bool) {
+        let before = self.world.taken[region.0 as usize].fetch_add(1, Ordering::SeqCst);
+        let parked = self.parked.remove(&region.0);
+        assert!(!was_last || parked == Some(before), "another had it meanwhile");
     }
 
     fn give_up(&mut self, region: RegionIndex) {
@@ -187,8 +199,14 @@ impl Hands {
         let held = &self.world.held[region as usize];
         // Before the release: after it another may have the region.
         held.store(false, Ordering::SeqCst);
-        if self.world.board.regions().release(RegionIndex(region), self.id) {
+        // Known before it is parked, as it may be taken at once.
+        let taken = self.world.taken[region as usize].load(Ordering::SeqCst);
+        let (regions, at) = (self.world.board.regions(), RegionIndex(region));
+        let parks = region == 0;
+        let left = if parks { regions.park(at, self.id) } else { regions.release(at, self.id) };
+        if left {
             self.owned.remove(&region);
+            self.parked.extend(parks.then_some((region, taken)));
         } else {
             held.store(true, Ordering::SeqCst);
         }
@@ -211,7 +229,11 @@ impl Worker {
         let id = WorkerId(id);
         let mut desk = Desk::new(&world.board, id);
         desk.sit(group);
-        Worker { desk, hands: Hands { world: Arc::clone(world), id, owned: HashMap::new() }, drains: false }
+        Worker {
+            desk,
+            hands: Hands { world: Arc::clone(world), id, owned: HashMap::new(), parked: HashMap::new() },
+            drains: false,
+        }
     }
 
     fn obey(&mut self) {
@@ -234,46 +256,130 @@ impl Worker {
         self.desk.pause(self.drains);
     }
 
-    /// Turns until told to stop.
-    fn run(mut self) {
+    fn is_told(&self) -> bool {
+        !self.hands.world.orders[usize::from(self.hands.id.0)].lock().expect("no panic").is_empty()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.hands.is_drained() || self.desk.has_work(&self.hands) || self.is_told()
+    }
+
+    /// Turns in place of the thread, which `slept`; answers whether that must be woken.
+    fn lent(&mut self, slept: bool) -> bool {
         let world = Arc::clone(&self.hands.world);
-        let at = usize::from(self.hands.id.0);
-        let told = || !world.orders[at].lock().expect("no panic").is_empty();
-        loop {
-            self.obey();
-            self.turn();
-            if !self.hands.is_drained() || self.desk.has_work(&self.hands) || told() {
+        let sleeper = world.board.sleeper(self.hands.id);
+        self.desk.stay(true);
+        for _ in 0..LENT_TURNS {
+            if self.is_busy() {
+                self.obey();
+                self.turn();
                 continue;
             }
-            self.desk.idle();
-            let sleeper = world.board.sleeper(self.hands.id);
-            sleeper.announce();
-            if world.stop.load(Ordering::SeqCst) {
-                break;
+            if !slept {
+                return false;
             }
-            if !self.desk.has_work(&self.hands) && !told() {
-                world.bells[at].sleep();
+            self.desk.stay(false);
+            sleeper.announce();
+            if !self.is_busy() || !sleeper.must_kick() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Turns of a worker that a client takes at most: so few that some are left.
+const LENT_TURNS: usize = 4;
+
+/// The world and its workers, each taken by whoever is at it.
+struct Scene {
+    world: Arc<World>,
+    places: Vec<Mutex<Worker>>,
+}
+
+impl Scene {
+    fn new(groups: &[Option<usize>]) -> Arc<Scene> {
+        let world = World::new(groups.len());
+        world.kick(world.board.seat(groups));
+        let seats = groups.iter().enumerate();
+        let places = seats.map(|(id, group)| Mutex::new(Worker::new(&world, id as u8, *group))).collect();
+        Arc::new(Scene { world, places })
+    }
+
+    fn worker(&self, at: usize) -> shuttle::sync::MutexGuard<'_, Worker> {
+        self.places[at].lock().expect("no panic")
+    }
+
+    /// The life of a worker's thread: turns until told to stop.
+    fn run(&self, at: usize) {
+        let sleeper = self.world.board.sleeper(WorkerId(at as u8));
+        loop {
+            let mut worker = self.worker(at);
+            worker.desk.stay(false);
+            worker.obey();
+            worker.turn();
+            if worker.is_busy() {
+                continue;
+            }
+            worker.desk.idle();
+            drop(worker);
+            let mut worker = self.worker(at);
+            worker.desk.stay(false);
+            sleeper.announce();
+            if self.world.stop.load(Ordering::SeqCst) {
+                assert!(worker.hands.owned.is_empty(), "a region was kept");
+                return;
+            }
+            let sleeps = !worker.is_busy();
+            drop(worker);
+            if sleeps {
+                self.world.bells[at].sleep();
             }
             sleeper.awake();
         }
-        assert!(self.hands.owned.is_empty(), "a region was kept");
+    }
+
+    fn post(&self, client: u16, from: u32, rows: &[u64], home: usize) {
+        self.world.kick(self.world.post(client, from, rows, home));
+    }
+
+    /// Posts, and takes the turns of the worker `home` if nobody is at it.
+    fn post_and_take(&self, client: u16, from: u32, rows: &[u64], home: usize) {
+        let kicks = self.world.post(client, from, rows, home);
+        let works = self.world.board.members(home).iter().any(|id| usize::from(id.0) == home);
+        let mut place = if works { self.places[home].try_lock().ok() } else { None };
+        let mut slept = false;
+        for id in kicks.iter().map(|id| usize::from(id.0)) {
+            if id == home && place.is_some() {
+                slept = true;
+            } else {
+                self.world.bells[id].ring();
+            }
+        }
+        let wake = place.as_mut().is_some_and(|worker| worker.lent(slept));
+        drop(place);
+        if wake {
+            self.world.bells[home].ring();
+        }
     }
 }
 
 /// Runs workers, each in a group of its own if it `works`, beside clients; stops when all parts have been carried out.
-fn scene(works: &[bool], clients: &[fn(&World, u16)], parts: usize, meanwhile: impl Fn(&World)) {
+fn scene(works: &[bool], clients: &[fn(&Scene, u16)], parts: usize, meanwhile: impl Fn(&World)) {
     let groups: Vec<Option<usize>> = works.iter().enumerate().map(|(i, works)| works.then_some(i)).collect();
-    let world = World::new(works.len());
-    world.kick(world.board.seat(&groups));
-    let seats = groups.iter().enumerate();
-    let workers: Vec<Worker> = seats.map(|(id, group)| Worker::new(&world, id as u8, *group)).collect();
-    let workers: Vec<_> = workers.into_iter().map(|worker| thread::spawn(move || worker.run())).collect();
-    let post = |(i, client): (usize, &fn(&World, u16))| {
-        let (world, client) = (Arc::clone(&world), *client);
-        thread::spawn(move || client(&world, i as u16 + 1))
+    let scene = Scene::new(&groups);
+    let work = |at| {
+        let scene = Arc::clone(&scene);
+        thread::spawn(move || scene.run(at))
+    };
+    let workers: Vec<_> = (0..works.len()).map(work).collect();
+    let post = |(i, client): (usize, &fn(&Scene, u16))| {
+        let (scene, client) = (Arc::clone(&scene), *client);
+        thread::spawn(move || client(&scene, i as u16 + 1))
     };
     let clients: Vec<_> = clients.iter().enumerate().map(post).collect();
-    meanwhile(&world);
+    let world = &scene.world;
+    meanwhile(world);
     clients.into_iter().for_each(|client| client.join().expect("no panic"));
     // Nobody sleeps for good while there is work: else this waits for ever, which the checker sees.
     world.all_done(parts);
@@ -292,10 +398,16 @@ fn check(scene: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), runs, 3);
 }
 
-fn three_plugs(world: &World, client: u16) {
-    world.post(client, 0, &[0, 1, 64], 0);
-    world.post(client, 3, &[0], 1);
-    world.post(client, 4, &[1, 64], 0);
+fn three_plugs(scene: &Scene, client: u16) {
+    scene.post(client, 0, &[0, 1, 64], 0);
+    scene.post(client, 3, &[0], 1);
+    scene.post(client, 4, &[1, 64], 0);
+}
+
+fn three_plugs_taken(scene: &Scene, client: u16) {
+    scene.post_and_take(client, 0, &[0, 1, 64], 0);
+    scene.post_and_take(client, 3, &[0], 1);
+    scene.post_and_take(client, 4, &[1, 64], 0);
 }
 
 #[test]
@@ -309,23 +421,33 @@ fn three_workers_for_two_regions() {
 }
 
 #[test]
+fn clients_take_turns() {
+    check(|| scene(&[true, true], &[three_plugs_taken, three_plugs_taken], 12, |_| ()));
+    check(|| scene(&[true, true], &[three_plugs_taken, three_plugs], 12, |_| ()));
+}
+
+#[test]
 fn workers_come_and_go() {
-    check(|| {
-        scene(&[true, false], &[three_plugs, three_plugs], 12, |world| {
-            for groups in [[None, Some(1)], [Some(0), Some(1)], [Some(0), None]] {
-                world.seat(&groups);
-            }
+    for plugs in [three_plugs, three_plugs_taken] {
+        check(move || {
+            scene(&[true, false], &[plugs, plugs], 12, |world| {
+                for groups in [[None, Some(1)], [Some(0), Some(1)], [Some(0), None]] {
+                    world.seat(&groups);
+                }
+            });
         });
-    });
+    }
 }
 
 #[test]
 fn workers_are_drained() {
-    check(|| {
-        scene(&[true, true], &[three_plugs, three_plugs], 12, |world| {
-            world.order(0, Order::Drain);
-            world.order(1, Order::Drain);
-            world.seat(&[None, Some(1)]);
+    for plugs in [three_plugs, three_plugs_taken] {
+        check(move || {
+            scene(&[true, true], &[plugs, plugs], 12, |world| {
+                world.order(0, Order::Drain);
+                world.order(1, Order::Drain);
+                world.seat(&[None, Some(1)]);
+            });
         });
-    });
+    }
 }

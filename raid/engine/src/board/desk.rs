@@ -23,6 +23,9 @@ pub trait Holder {
     /// Whether it has no part of the region but must keep it, as copies of writes may still be in the network.
     fn must_keep(&self, region: RegionIndex) -> bool;
 
+    /// The region has become its own. Unless it `was_last` to own it, what it knows of its rows may be wrong by now.
+    fn taken(&mut self, region: RegionIndex, was_last: bool);
+
     /// Forgets the region, which [`may_give_up`](Holder::may_give_up).
     fn give_up(&mut self, region: RegionIndex);
 }
@@ -48,6 +51,8 @@ pub struct Desk {
     more: bool,
     /// It counts as idle.
     idle: bool,
+    /// It takes nothing from other groups' queues.
+    stays: bool,
     /// The queue comes before the list, every other time: neither keeps the other waiting.
     queue_first: bool,
     /// What it has done.
@@ -80,6 +85,7 @@ impl Desk {
             paused: false,
             more: false,
             idle: false,
+            stays: false,
             queue_first: false,
             traffic: Traffic::default(),
         }
@@ -104,6 +110,11 @@ impl Desk {
         self.paused = paused;
     }
 
+    /// With `stays` the worker takes nothing from other groups' queues until told otherwise: somebody else comes to that.
+    pub fn stay(&mut self, stays: bool) {
+        self.stays = stays;
+    }
+
     /// Appends what the worker is to do in this turn. The answer is whom to kick, as there is more than that.
     pub fn collect(&mut self, holder: &mut impl Holder, parts: &mut Vec<Part>) -> WorkerSet {
         let mut kicks = WorkerSet::default();
@@ -126,15 +137,18 @@ impl Desk {
         }
         self.queue_first = !self.queue_first;
         if self.queue_first {
-            self.take_queued(parts, &mut room);
+            self.take_queued(holder, parts, &mut room);
         }
         self.take_listed(holder, parts, &mut room);
         if !self.queue_first {
-            self.take_queued(parts, &mut room);
+            self.take_queued(holder, parts, &mut room);
+        }
+        if parts.len() == room.from && !self.stays {
+            self.steal(holder, parts, &mut room);
         }
         if self.more {
             left_work();
-            self.board.kick_anyone(&mut kicks);
+            self.board.kick_helper(&mut kicks);
         }
         if parts.len() > room.from {
             self.busy();
@@ -155,13 +169,27 @@ impl Desk {
         self.traffic.handoffs += 1;
     }
 
-    fn take_queued(&mut self, parts: &mut Vec<Part>, room: &mut Room) {
+    fn take_queued(&mut self, holder: &mut impl Holder, parts: &mut Vec<Part>, room: &mut Room) {
         while !room.is_used(parts) {
-            let Some(region) = self.board.dequeue(self.group, &mut self.traffic) else { return };
-            let letters = self.board.regions.take(region, self.id);
-            self.board.letters.read(letters, parts);
+            let Some(region) = self.board.queues[self.group].pop() else { return };
+            self.take(region, holder, parts);
         }
         self.more |= !self.board.queues[self.group].is_empty();
+    }
+
+    /// With nothing to do of its own, the worker takes what waits in other groups' queues.
+    fn steal(&mut self, holder: &mut impl Holder, parts: &mut Vec<Part>, room: &mut Room) {
+        while !room.is_used(parts) {
+            let Some(region) = self.board.steal(self.group) else { return };
+            self.traffic.stolen += 1;
+            self.take(region, holder, parts);
+        }
+    }
+
+    fn take(&mut self, region: RegionIndex, holder: &mut impl Holder, parts: &mut Vec<Part>) {
+        let (letters, was_last) = self.board.regions.take(region, self.id);
+        holder.taken(region, was_last);
+        self.board.letters.read(letters, parts);
     }
 
     /// Opens the letters of owned regions, in turn. What a turn has no room for waits, or goes to others who have nothing to do.
@@ -202,6 +230,10 @@ impl Desk {
         }
     }
 
+    fn is_anything_queued(&self) -> bool {
+        if self.stays { !self.board.queues[self.group].is_empty() } else { self.board.anything_queued() }
+    }
+
     /// The worker has found nothing to do.
     pub fn idle(&mut self) {
         if !self.idle && self.group != NO_GROUP && !self.paused {
@@ -225,7 +257,7 @@ impl Desk {
         let done_with = |listed: &Listed| listed.leaving && holder.may_give_up(listed.region);
         self.more
             || !self.board.lists[usize::from(self.id.0)].is_empty()
-            || self.group != NO_GROUP && self.board.anything_queued()
+            || self.group != NO_GROUP && self.is_anything_queued()
             || self.listed.iter().any(done_with)
     }
 }

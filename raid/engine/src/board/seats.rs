@@ -21,6 +21,20 @@ impl WorkerSet {
         self.0[usize::from(worker.0) / 64] |= 1 << (worker.0 % 64);
     }
 
+    /// These and those.
+    #[must_use]
+    pub fn with(self, others: WorkerSet) -> WorkerSet {
+        WorkerSet(std::array::from_fn(|i| self.0[i] | others.0[i]))
+    }
+
+    /// Takes those out that are among `others`.
+    #[must_use]
+    pub fn take(&mut self, others: WorkerSet) -> WorkerSet {
+        let taken = WorkerSet(std::array::from_fn(|i| self.0[i] & others.0[i]));
+        self.0 = std::array::from_fn(|i| self.0[i] & !others.0[i]);
+        taken
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]

@@ -59,6 +59,7 @@ impl Holder for Hands {
     fn must_keep(&self, region: RegionIndex) -> bool {
         self.owned.get(&region.0) == Some(&0) && self.closed.contains(&region.0)
     }
+    fn taken(&mut self, _: RegionIndex, _: bool) {}
     fn give_up(&mut self, region: RegionIndex) {
         self.owned.remove(&region.0);
     }
@@ -87,7 +88,11 @@ fn work_stays_with_its_group_and_goes_to_others_that_have_none() {
     post(&board, &mut next, 0..3, 1);
     let (mut a, mut b) = (Hands::default(), Hands::default());
     post(&board, &mut next, 3..4, 0);
-    assert_eq!(a.collect(&mut desks[0]), [3, 0, 1, 2], "its own first");
+    assert_eq!(a.collect(&mut desks[0]), [3], "its own first");
+    desks[0].stay(true);
+    assert!(!desks[0].has_work(&a) && a.collect(&mut desks[0]).is_empty(), "while it stays with its group");
+    desks[0].stay(false);
+    assert_eq!(a.collect(&mut desks[0]), [0, 1, 2]);
     assert_eq!(desks[0].traffic.stolen, 3);
     assert_eq!(b.collect(&mut desks[1]), []);
     post(&board, &mut next, 2..5, 1);

@@ -222,6 +222,11 @@ impl Devices {
         super::aoe::wait(&fds, until - now);
     }
 
+    /// Whether all calls should come from one thread: the kernel gives up what a thread has put into a ring when that thread ends.
+    pub fn need_one_thread(&self) -> bool {
+        self.files.is_some()
+    }
+
     /// Readable when there may be something to pump.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.files.iter().map(Files::fd).chain(self.aoe.iter().flat_map(Aoe::fds))

@@ -13,8 +13,10 @@ use crossbeam_queue::ArrayQueue;
 use raid_core::units::{Sector, Sectors};
 
 use super::bufs::Bufs;
+use super::turns::Turns;
 use super::wake::{Spin, Wake};
 use super::{Posts, Shared};
+use crate::board::WorkerSet;
 use crate::letters::{Bundle, Stock};
 use crate::message::{ClientId, IoStatus, Part, PartOp, PartReply};
 use crate::plug::{self, Memory, PART_SECTORS_MAX, Whole};
@@ -115,6 +117,8 @@ struct InFlight {
 pub struct Client {
     id: ClientId,
     shared: Arc<Shared>,
+    /// Where it can take workers' turns; none in a simulation.
+    turns: Option<Arc<Turns>>,
     mine: Arc<ClientShared>,
     bufs: Bufs,
     in_flight: Vec<Option<InFlight>>,
@@ -123,6 +127,9 @@ pub struct Client {
     /// Parts under the plug.
     plug: Vec<Part>,
     letters: Stock,
+    /// Something was posted since the last `unplug`, which these workers have not been woken for.
+    posted: bool,
+    owed: WorkerSet,
     ready: std::collections::VecDeque<Reply>,
     spin: Spin,
     /// Flush faults that a flush has failed for.
@@ -130,10 +137,16 @@ pub struct Client {
 }
 
 impl Client {
-    pub(super) fn new(id: ClientId, shared: Arc<Shared>, mine: Arc<ClientShared>) -> Option<Client> {
+    pub(super) fn new(
+        id: ClientId,
+        shared: Arc<Shared>,
+        turns: Option<Arc<Turns>>,
+        mine: Arc<ClientShared>,
+    ) -> Option<Client> {
         let bufs = Bufs::new(&shared.slab)?;
         Some(Client {
             id,
+            turns,
             mine,
             bufs,
             in_flight: (0..REQUESTS_MAX).map(|_| None).collect(),
@@ -141,6 +154,8 @@ impl Client {
             parts_in_flight: 0,
             plug: Vec::new(),
             letters: Stock::default(),
+            posted: false,
+            owed: WorkerSet::default(),
             ready: std::collections::VecDeque::new(),
             spin: Spin::default(),
             faults_told: 0,
@@ -217,8 +232,19 @@ impl Client {
         at.checked_add(sectors).is_some_and(|end| end.0 <= self.sectors().0)
     }
 
-    /// Hands what is under the plug to the workers.
+    /// Hands what is under the plug to the workers. The calling thread may carry some of it out itself: replies may be there at once.
     pub fn unplug(&mut self) {
+        self.post();
+        let owed = std::mem::take(&mut self.owed);
+        match &self.turns {
+            Some(turns) if std::mem::take(&mut self.posted) => turns.take(self.shared.home(self.id), owed),
+            _ => {}
+        }
+    }
+
+    /// As [`unplug`](Client::unplug), where more requests follow at once: workers of this CPU are not woken for it before `unplug`, which must follow
+    /// without a wait.
+    pub fn post(&mut self) {
         if self.plug.is_empty() {
             return;
         }
@@ -229,8 +255,13 @@ impl Client {
             let request = in_flight[part.request as usize].as_mut().expect("a part belongs to a request in flight");
             letters.take(&mut request.letters)
         };
-        shared.post(plug, home, slot_of, &mine.posts);
-        self.plug.clear();
+        let mut kicks = shared.post(plug, home, slot_of, &mine.posts);
+        plug.clear();
+        if self.turns.is_some() {
+            self.posted = true;
+            self.owed = self.owed.with(kicks.take(shared.board.members(home)));
+        }
+        self.shared.kick(kicks);
     }
 
     /// The next reply, if one is there.
@@ -280,9 +311,14 @@ impl Client {
     pub fn wait(&mut self, timeout: Option<Duration>) {
         let most = self.shared.spin();
         let start = Instant::now();
-        let Client { spin, ready, mine, .. } = self;
         let allowed = most.min(timeout.unwrap_or(Duration::MAX));
-        if !spin.look(allowed, || !ready.is_empty() || !mine.replies.is_empty()) {
+        let mut spin = std::mem::take(&mut self.spin);
+        let found = spin.look(allowed, || {
+            self.help();
+            self.has_reply()
+        });
+        self.spin = spin;
+        if !found {
             self.mine.wake.announce();
             if self.has_reply() {
                 self.mine.wake.stay_awake();
@@ -293,6 +329,15 @@ impl Client {
         self.spin.waited(start.elapsed(), most);
     }
 
+    /// Before it waits, the thread does what waits for a worker of its CPU, or elsewhere.
+    fn help(&self) {
+        if let Some(turns) = &self.turns
+            && !self.has_reply()
+        {
+            turns.help(self.shared.home(self.id));
+        }
+    }
+
     fn has_reply(&self) -> bool {
         !self.ready.is_empty() || !self.mine.replies.is_empty()
     }
@@ -300,6 +345,7 @@ impl Client {
     /// For a front end with its own poll(2): announces that it is about to sleep on [`wake_fd`](Client::wake_fd). Answers false when there is
     /// something to poll already.
     pub fn announce(&self) -> bool {
+        self.help();
         self.mine.wake.announce();
         let empty = !self.has_reply();
         if !empty {

@@ -423,7 +423,8 @@ impl ControlThread {
             let slot = self.letters.take(&mut bundle);
             self.letters_out.insert(run.request, bundle);
             self.next_group = (self.next_group + 1) % self.shared.board.groups();
-            self.shared.post(&[part], self.next_group, |_| slot, &self.shared.posts);
+            let kicks = self.shared.post(&[part], self.next_group, |_| slot, &self.shared.posts);
+            self.shared.kick(kicks);
         }
     }
 

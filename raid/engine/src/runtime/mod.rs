@@ -3,7 +3,8 @@
 //! A thread per place for a worker ([`worker_thread`]), whether it works or not, one control thread for the array ([`control`]), and the front
 //! ends' own threads, which hold a [`client::Client`] each. What they share is [`Shared`]: the [`Board`], reply queues per client, and the slab.
 //!
-//! Crossings: a part crosses once from whoever posts it to the worker that carries it out, and once back. Atomics on the way: its region's word, once
+//! Crossings: a part crosses once from whoever posts it to the worker that carries it out, and once back; not at all where the front end takes the
+//! worker's turns itself ([`turns`]). Atomics on the way: its region's word, once
 //! per region and plug, and an end of a queue if nothing was waiting there yet; a reply queue once per client and turn; sleepers' flags.
 
 pub mod bufs;
@@ -16,6 +17,7 @@ pub mod running;
 mod seating;
 pub mod stepped;
 pub mod topology;
+mod turns;
 mod wake;
 pub mod watch;
 mod worker_thread;
@@ -48,6 +50,7 @@ use crate::worker::{self, Counters, Effects, Inputs, Worker};
 use client::{Client, ClientShared};
 use groups::{Seat, working};
 use seating::Seating;
+use turns::Turns;
 use wake::{Bell, Wake};
 use worker_thread::WorkerThread;
 
@@ -220,11 +223,13 @@ impl Shared {
         }
     }
 
-    /// Posts parts, which are sorted by row, to the group `home`, and counts them.
-    fn post(&self, parts: &[Part], home: usize, slot_of: impl FnMut(&Part) -> u32, posts: &Posts) {
+    /// Posts parts, which are sorted by row, to the group `home`, and counts them. The answer is whom to kick.
+    #[must_use]
+    fn post(&self, parts: &[Part], home: usize, slot_of: impl FnMut(&Part) -> u32, posts: &Posts) -> WorkerSet {
         let mut traffic = board::Traffic::default();
-        self.kick(self.board.post(parts, home, slot_of, &mut traffic));
+        let kicks = self.board.post(parts, home, slot_of, &mut traffic);
         posts.add(traffic);
+        kicks
     }
 
     /// Puts workers where they sit, for whoever posts.
@@ -315,6 +320,7 @@ impl Shared {
 #[derive(Debug)]
 struct Workers {
     shared: Arc<Shared>,
+    turns: Arc<Turns>,
     /// Those that have not been ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -392,8 +398,11 @@ impl Plan<'_> {
             index,
             cpus: seat.map_or_else(Vec::new, |seat| seat.cpus.clone()),
             desk,
+            moved: true,
+            ended: false,
+            next: None,
+            wakes_at: Duration::ZERO,
             shape: None,
-            spin: wake::Spin::default(),
             shared: Arc::clone(shared),
             devices,
             inputs: Inputs::default(),
@@ -417,10 +426,13 @@ fn cache_memory(slab: &Arc<Slab>, pages: usize) -> io::Result<Arena> {
 
 impl Workers {
     fn start(shared: Arc<Shared>, threads: Vec<WorkerThread>) -> io::Result<Workers> {
-        let workers = Workers { shared, threads: Mutex::default() };
-        for thread in threads {
-            let name = format!("raid5-{}", thread.index);
-            let thread = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
+        let count = threads.len();
+        let turns = Arc::new(Turns::new(Arc::clone(&shared), threads));
+        let workers = Workers { shared, turns, threads: Mutex::default() };
+        for index in 0..count {
+            let turns = Arc::clone(&workers.turns);
+            let name = format!("raid5-{index}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || turns.run(index))?;
             workers.threads.lock().expect("no panic while held").push(thread);
         }
         Ok(workers)
@@ -465,11 +477,11 @@ impl Shared {
     }
 }
 
-fn open_client(shared: &Arc<Shared>) -> io::Result<Option<Client>> {
+fn open_client(shared: &Arc<Shared>, turns: Option<&Arc<Turns>>) -> io::Result<Option<Client>> {
     let Some(id) = shared.free_clients.lock().expect("no panic while held").pop() else { return Ok(None) };
     let mine = Arc::new(ClientShared::new()?);
     *shared.clients[usize::from(id)].write().expect("no panic while held") = Some(Arc::clone(&mine));
-    let client = Client::new(ClientId(id), Arc::clone(shared), mine);
+    let client = Client::new(ClientId(id), Arc::clone(shared), turns.cloned(), mine);
     if client.is_none() {
         shared.forget(ClientId(id));
     }

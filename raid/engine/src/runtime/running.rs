@@ -121,7 +121,7 @@ impl Running {
 
     /// A handle for a front end; `None` when there are too many, or memory is short.
     pub fn client(&self) -> io::Result<Option<Client>> {
-        open_client(&self.workers.shared)
+        open_client(&self.workers.shared, Some(&self.workers.turns))
     }
 
     /// Where to wait for changes of its state.

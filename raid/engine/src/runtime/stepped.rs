@@ -76,7 +76,7 @@ impl Stepped {
 
     /// A handle for a front end. Its requests end as the array is stepped: poll it, do not wait, and drop it only when nothing is in flight.
     pub fn client(&self) -> io::Result<Option<Client>> {
-        open_client(&self.shared)
+        open_client(&self.shared, None)
     }
 
     /// Ends it as a kill does: superblocks stay as they are, and what clients have in flight gets no reply.

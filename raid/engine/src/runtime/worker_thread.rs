@@ -1,16 +1,16 @@
-//! The thread around a worker: collects its inputs, lets it turn, carries its effects out, sleeps.
+//! What is around a worker: collects its inputs, lets it turn, carries its effects out; and its thread, which sleeps in between.
 //!
-//! Nothing is decided here. A worker that does not work has its thread all the same: it acts on views and gives up what it still owns.
+//! Nothing is decided here. A worker that does not work has its thread all the same: it acts on views and gives up what it still owns. Who takes a
+//! worker's turns, its thread or a front end, is [`super::turns`]' affair.
 //! Bounds: what a worker takes for a turn, by [`crate::board`]; what it has in all, by what the clients have in flight.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::client::ClientShared;
 use super::topology::{self, Cpu};
-use super::wake::Spin;
 use super::{Shape, Shared, ToArray, WorkerMsg};
-use crate::board::Desk;
+use crate::board::{Desk, Sleeper};
 use crate::member::Owner;
 use crate::member::devices::{DeviceEvent, Devices};
 use crate::message::{ClientId, PartReply};
@@ -25,10 +25,17 @@ pub(super) struct WorkerThread {
     pub(super) index: usize,
     /// The CPUs it is to keep to; none: wherever the scheduler puts it.
     pub(super) cpus: Vec<Cpu>,
+    /// The thread has not heard of them yet.
+    pub(super) moved: bool,
+    /// It was told to end.
+    pub(super) ended: bool,
+    /// When the worker wants to be turned again though nothing arrives.
+    pub(super) next: Option<Duration>,
+    /// When the thread wakes up though nobody wakes it.
+    pub(super) wakes_at: Duration,
     pub(super) desk: Desk,
     /// What the worker is becoming.
     pub(super) shape: Option<Shape>,
-    pub(super) spin: Spin,
     pub(super) shared: Arc<Shared>,
     pub(super) devices: Devices,
     pub(super) inputs: Inputs,
@@ -38,39 +45,49 @@ pub(super) struct WorkerThread {
     pub(super) replies: Vec<(ClientId, Arc<ClientShared>, Vec<PartReply>)>,
 }
 
-impl WorkerThread {
-    pub(super) fn run(mut self) {
-        let _guard = super::AbortOnPanic;
-        self.pin();
-        let start = self.shared.start;
-        while let Some(next) = self.step(|| start.elapsed()) {
-            self.wait(next, start);
-        }
-    }
+/// What a turn leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turned {
+    /// More to do.
+    More,
+    /// Nothing to do now.
+    Done,
+    /// It is to end.
+    End,
+}
 
+impl WorkerThread {
     /// Keeps to the CPUs of its seat. In a simulation it has none.
-    fn pin(&self) {
-        if !self.cpus.is_empty() && !topology::pin(&self.cpus) {
+    pub(super) fn pin(&mut self) {
+        if std::mem::take(&mut self.moved) && !self.cpus.is_empty() && !topology::pin(&self.cpus) {
             tracing::warn!(cpus = ?self.cpus, "a worker could not be pinned and runs where the scheduler puts it");
         }
     }
 
-    /// Takes in what has arrived, turns the worker and carries out what it wants, until nothing is left to do at once. Answers when it wants to
-    /// be stepped again though nothing arrives; `None` when it is to end.
+    /// Takes turns until nothing is left to do at once. Answers when it wants to be stepped again though nothing arrives; `None` when it is to
+    /// end.
     pub(super) fn step(&mut self, clock: impl Fn() -> Duration) -> Option<Option<Duration>> {
         loop {
-            if !self.collect(clock()) {
-                return None;
-            }
-            let next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
-            self.carry_out(clock());
-            self.take_shape();
-            let (traffic, taken) = (self.devices.traffic(), self.desk.traffic);
-            self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic, taken);
-            if self.inputs.done.is_empty() && !self.desk.has_work(&self.worker) {
-                return Some(next);
+            match self.turn(&clock) {
+                Turned::More => {}
+                Turned::Done => return Some(self.next),
+                Turned::End => return None,
             }
         }
+    }
+
+    /// Takes in what has arrived, turns the worker and carries out what it wants.
+    pub(super) fn turn(&mut self, clock: impl Fn() -> Duration) -> Turned {
+        if !self.collect(clock()) {
+            return Turned::End;
+        }
+        self.next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
+        self.carry_out(clock());
+        self.take_shape();
+        let (traffic, taken) = (self.devices.traffic(), self.desk.traffic);
+        self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic, taken);
+        let more = !self.inputs.done.is_empty() || self.desk.has_work(&self.worker);
+        if more { Turned::More } else { Turned::Done }
     }
 
     /// Empties the queues into the inputs; false when the thread is to end.
@@ -104,8 +121,11 @@ impl WorkerThread {
                 }
                 WorkerMsg::Care(handle, care) => self.devices.care(now, handle, care),
                 WorkerMsg::Shape(shape) => self.begin_shape(shape),
-                WorkerMsg::End => return false,
+                WorkerMsg::End => self.ended = true,
             }
+        }
+        if self.ended {
+            return false;
         }
         self.devices.pump(now, &mut self.inputs.done);
         self.pass_events(now);
@@ -142,7 +162,7 @@ impl WorkerThread {
             && self.cpus != seat.cpus
         {
             self.cpus.clone_from(&seat.cpus);
-            self.pin();
+            self.moved = true;
         }
         self.shape = Some(shape);
     }
@@ -205,39 +225,32 @@ impl WorkerThread {
         }
     }
 
-    /// Waits until there may be something to do, or until `next`: looks for it a while, and then sleeps.
-    fn wait(&mut self, next: Option<Duration>, start: Instant) {
-        let most = self.shared.spin();
-        let began = start.elapsed();
-        self.desk.idle();
-        let mut spin = std::mem::take(&mut self.spin);
-        let mut pumped = true;
-        let found = spin.look(most, || {
-            // Not the first time: that was done a moment ago.
-            if !std::mem::take(&mut pumped) {
-                self.devices.pump(start.elapsed(), &mut self.inputs.done);
-            }
-            !self.inputs.done.is_empty() || self.has_work()
-        });
-        self.spin = spin;
-        if !found {
-            self.sleep(next, start);
+    /// Whether there is something to do that [`turn`](WorkerThread::turn) finds; of the devices, what `pump` brings if that is asked for.
+    pub(super) fn look(&mut self, pump: bool) -> bool {
+        if pump {
+            self.devices.pump(self.shared.start.elapsed(), &mut self.inputs.done);
         }
-        self.spin.waited(start.elapsed() - began, most);
+        !self.inputs.done.is_empty() || self.has_work()
     }
 
-    fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         !self.shared.workers[self.index].control.is_empty() || self.desk.has_work(&self.worker)
     }
 
-    fn sleep(&mut self, next: Option<Duration>, start: Instant) {
-        let sleeper = self.shared.board.sleeper(self.shared.workers[self.index].id);
-        sleeper.announce();
-        let next = [next, self.devices.wake_at(start.elapsed())].into_iter().flatten().min();
-        let timeout = next.map_or(SLEEP_MAX, |at| at.saturating_sub(start.elapsed()).min(SLEEP_MAX));
-        if !self.has_work() && !timeout.is_zero() {
-            self.shared.workers[self.index].bell.sleep(self.devices.fds(), Some(timeout));
-        }
-        sleeper.awake();
+    /// When a turn is to be taken although nothing arrives.
+    pub(super) fn due(&self, now: Duration) -> Duration {
+        [self.next, self.devices.wake_at(now)].into_iter().flatten().fold(now + SLEEP_MAX, Duration::min)
+    }
+
+    /// Announces that the thread is about to sleep; answers for how long it may, zero if there is something to do.
+    pub(super) fn may_sleep(&mut self) -> Duration {
+        self.sleeper().announce();
+        let now = self.shared.start.elapsed();
+        self.wakes_at = self.due(now);
+        if self.has_work() { Duration::ZERO } else { self.wakes_at.saturating_sub(now) }
+    }
+
+    pub(super) fn sleeper(&self) -> &Sleeper {
+        self.shared.board.sleeper(self.shared.workers[self.index].id)
     }
 }

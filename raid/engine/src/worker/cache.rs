@@ -4,8 +4,8 @@
 //! the same rows needs no reads: journals, metadata and sequential streams of small writes. Rows written once leave nothing, so random
 //! writes over a large array pay one comparison and keep the pages that are hot in the CPU's cache.
 //!
-//! A row's blocks are what its members hold, or would hold were they there. They go when the row is touched in any other way, when their
-//! region is given up, and all of them when a view changes how members stand. Pages that runs need are taken from here, least recently used
+//! A row's blocks are what its members hold, or would hold were they there. They go when the row is touched in any other way, and all of them when a
+//! view changes how members stand. Those of a region that is given up are kept, and count again if nobody else had the region meanwhile. Pages that runs need are taken from here, least recently used
 //! first, so the cache never keeps work waiting. Bound: the worker's pages.
 
 use raid_core::units::{MemberIndex, MemberSet, StripeIndex};
@@ -14,7 +14,7 @@ use super::pages::Pages;
 use super::pool::Pool;
 use super::run::Run;
 use super::{IndexMap, NONE};
-use crate::region::{RegionIndex, Regions};
+use crate::region::RegionIndex;
 use crate::slab::{PAGE_SECTORS, Slab};
 
 /// How many rows back, about, a row counts as written again: the size of a table of hashes, 8 bytes each.
@@ -24,7 +24,8 @@ const GHOSTS: usize = 4096;
 #[derive(Debug, Default)]
 struct Row {
     key: u64,
-    region: u32,
+    /// When it was kept, by the cache's count.
+    kept_at: u64,
     /// Page of each member's block, or `NONE`.
     pages: Vec<u32>,
     /// Neighbours in order of use.
@@ -42,6 +43,10 @@ pub(super) struct Cache {
     /// Rows written not long ago, by their hash.
     ghosts: Box<[u64]>,
     rows_per_chunk: u64,
+    /// Counts up with each row that is kept.
+    count: u64,
+    /// By region: rows that were kept before that count are not to be used.
+    lost: IndexMap<u64>,
     /// Pages kept.
     pages: usize,
 }
@@ -55,6 +60,8 @@ impl Cache {
             oldest: NONE,
             newest: NONE,
             ghosts: vec![u64::MAX; GHOSTS].into_boxed_slice(),
+            count: 0,
+            lost: IndexMap::default(),
             rows_per_chunk: (chunk_sectors / u64::from(PAGE_SECTORS)).max(1),
             pages: 0,
         }
@@ -76,16 +83,20 @@ impl Cache {
         whole.then(|| run.from / PAGE_SECTORS..run.end() / PAGE_SECTORS)
     }
 
-    /// Members whose blocks are kept for every row of the run.
-    pub(super) fn held(&self, run: &Run, all: MemberSet) -> MemberSet {
+    /// Members whose blocks are kept for every row of the run, which is in this region.
+    pub(super) fn held(&self, run: &Run, all: MemberSet, region: RegionIndex) -> MemberSet {
         if self.by_key.is_empty() {
             return MemberSet::EMPTY;
         }
         let Some(rows) = Cache::rows_of(run) else { return MemberSet::EMPTY };
         let mut held = all;
+        let lost = self.lost.get(&u64::from(region.0)).copied().unwrap_or(0);
         for row in rows {
             let Some(at) = self.by_key.get(&self.key(run.place.stripe, row)) else { return MemberSet::EMPTY };
-            let pages = &self.rows[*at].pages;
+            let Row { kept_at, pages, .. } = &self.rows[*at];
+            if *kept_at < lost {
+                return MemberSet::EMPTY;
+            }
             held = held.iter().filter(|m| pages[m.index()] != NONE).collect();
         }
         held
@@ -110,7 +121,7 @@ impl Cache {
     }
 
     /// Keeps the blocks of a run that wrote well, for those of its rows that were written before; whether there were any.
-    pub(super) fn keep(&mut self, run: &mut Run, regions: &Regions, pool: &Pages, slab: &Slab) -> bool {
+    pub(super) fn keep(&mut self, run: &mut Run, pool: &Pages, slab: &Slab) -> bool {
         let Some(rows) = Cache::rows_of(run) else { return false };
         let mut kept = false;
         let first = rows.start;
@@ -132,7 +143,8 @@ impl Cache {
                 }
             }
             entry.key = key;
-            entry.region = regions.of(run.place.stripe).0;
+            entry.kept_at = self.count;
+            self.count += 1;
             self.rows[at] = entry;
             self.link(at);
             let before = self.by_key.insert(key, at);
@@ -151,21 +163,17 @@ impl Cache {
         at != NONE
     }
 
-    /// Forgets the rows of a region that is given up.
-    pub(super) fn forget_region(&mut self, region: RegionIndex, pool: &mut Pages) {
-        let mut at = self.oldest;
-        while at != NONE {
-            let newer = self.rows[at].newer;
-            if self.rows[at].region == region.0 {
-                self.forget(at, pool);
-            }
-            at = newer;
+    /// Does not use what it has of a region any more: another owner may have changed it. The pages go as room is made.
+    pub(super) fn forget_region(&mut self, region: RegionIndex) {
+        if !self.by_key.is_empty() {
+            self.lost.insert(u64::from(region.0), self.count);
         }
     }
 
     /// Forgets everything.
     pub(super) fn clear(&mut self, pool: &mut Pages) {
         while self.evict(pool) {}
+        self.lost.clear();
     }
 
     fn forget(&mut self, at: u32, pool: &mut Pages) {

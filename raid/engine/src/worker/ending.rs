@@ -8,7 +8,7 @@ use raid_core::units::MemberIndex;
 
 use super::io::{Io, Whose};
 use super::run::Phase;
-use super::{CACHE_STAY, Effects, Worker, needs_mark};
+use super::{Effects, Worker, needs_mark};
 use crate::member::{Done, MemberOp};
 use crate::message::{AnsweredBy, IoStatus, MemberHandle, MemberState, Report};
 
@@ -215,11 +215,10 @@ impl Worker {
         let run = &mut self.runs[id];
         assert_eq!(run.outstanding, 0, "a run ends with nothing outstanding");
         if status.is_ok() && run.leaves_blocks() && run.generation == self.view.generation {
-            let kept = self.cache.keep(run, &self.regions, &self.pages, &self.slab);
+            let kept = self.cache.keep(run, &self.pages, &self.slab);
             if kept {
                 let region = u64::from(self.regions.of(run.place.stripe).0);
-                let owned = self.owned.get_mut(&region).expect("a run's region is owned");
-                owned.cached_until = self.now + CACHE_STAY;
+                self.owned.get_mut(&region).expect("a run's region is owned").cached = true;
             }
         }
         run.give_pages(&mut self.pages);

@@ -58,9 +58,6 @@ use view::Stand;
 /// Longest run, in sectors: 512 KiB on each member.
 pub const RUN_SECTORS_MAX: u32 = 1024;
 
-/// How long a region stays with its owner for the rows that the cache keeps of it.
-const CACHE_STAY: Duration = Duration::from_millis(20);
-
 /// Pages of each member that only runs for readers may use, at most; a quarter of the cache if that is less. Writes that are stuck
 /// at a silent member keep their pages, and reads of its blocks are to go on.
 const READER_PAGES_MAX: usize = 16;
@@ -191,8 +188,8 @@ struct Owned {
     pending: u64,
     /// Copies of a write may be in the network until then: the region stays ours.
     closed_until: Duration,
-    /// The cache keeps rows of it, and waits until then for the next write.
-    cached_until: Duration,
+    /// The cache keeps rows of it, maybe.
+    cached: bool,
 }
 
 /// Hashes one integer by multiplication: rows and regions are not chosen by an enemy who could choose collisions worth
@@ -480,24 +477,20 @@ impl Worker {
         }
     }
 
-    /// Gives an idle region up, unless copies of its writes may still be in the network. A region with rows in the cache stays a little
-    /// longer, as the next write there is likely to be soon.
+    /// Gives an idle region up, unless copies of its writes may still be in the network.
     fn let_go(&mut self, region: RegionIndex) {
         let key = u64::from(region.0);
-        let owned = &self.owned[&key];
-        let until = owned.closed_until.max(owned.cached_until);
+        let Owned { closed_until: until, cached, .. } = self.owned[&key];
         if until > self.now {
             if !self.closed.iter().any(|(_, r)| *r == region) {
                 self.closed.push((until, region));
             }
-        } else if self.regions.release(region, self.id) {
-            self.forget(region);
+            return;
         }
-    }
-
-    fn forget(&mut self, region: RegionIndex) {
-        self.cache.forget_region(region, &mut self.pages);
-        self.owned.remove(&u64::from(region.0));
+        let left = if cached { self.regions.park(region, self.id) } else { self.regions.release(region, self.id) };
+        if left {
+            self.owned.remove(&key);
+        }
     }
 
     /// Gives up the regions whose closed ranges are open again; answers when the next ones are.
@@ -532,9 +525,17 @@ impl Holder for Worker {
         self.owned.get(&u64::from(region.0)).is_some_and(|o| o.pending == 0 && o.closed_until > self.now)
     }
 
+    fn taken(&mut self, region: RegionIndex, was_last: bool) {
+        if was_last {
+            self.owned.entry(u64::from(region.0)).or_default().cached = true;
+        } else {
+            self.cache.forget_region(region);
+        }
+    }
+
     fn give_up(&mut self, region: RegionIndex) {
         assert!(self.may_give_up(region), "a region is given up with nothing left of it");
-        self.forget(region);
+        self.owned.remove(&u64::from(region.0));
     }
 }
 

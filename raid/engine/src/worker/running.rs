@@ -48,7 +48,7 @@ impl Worker {
         run.replan = false;
         run.doubted.retain(|(handle, before)| self.view.goes_on(*handle) == Some(*before));
         run.cached = match run.kind {
-            Kind::Write => self.cache.held(run, self.geometry.all_members()),
+            Kind::Write => self.cache.held(run, self.geometry.all_members(), self.regions.of(run.place.stripe)),
             Kind::Rebuild | Kind::Sync(_) => MemberSet::EMPTY,
         };
         match self.decide(id) {

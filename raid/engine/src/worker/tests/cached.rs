@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::shapes::{reads, world, writes};
-use super::world::World;
+use super::shapes::{reads, shape, world, writes};
+use super::world::{Shape, World};
 
 /// What a write of these sectors reads.
 fn reads_of(world: &mut World, at: u64, sectors: u32) -> Vec<u32> {
@@ -50,16 +50,22 @@ fn a_write_of_a_part_of_the_row_ends_what_was_kept() {
 }
 
 #[test]
-fn a_region_is_given_up_when_its_rows_are_cold() {
-    let mut world = world(5);
+fn rows_of_a_region_that_is_given_up_count_until_another_owns_it() {
+    let mut world = World::new(1, Shape { workers: 2, ..shape(5) }).marked();
     let at = world.span().0;
-    for _ in 0..3 {
-        reads_of(&mut world, at, 8);
+    world.seat(&[true, false]);
+    for _ in 0..2 {
+        assert_eq!(reads_of(&mut world, at, 8), [8; 2]);
     }
     world.pass(Duration::from_secs(1));
     world.settle();
     world.assert_idle();
+    assert_eq!(reads_of(&mut world, at, 8), [], "nobody else had it");
+    world.seat(&[false, true]);
+    assert_eq!(reads_of(&mut world, at, 8), [8; 2], "the other worker knows nothing of it");
+    world.seat(&[true, false]);
     assert_eq!(reads_of(&mut world, at, 8), [8; 2], "what another owner may have changed is read");
+    assert_eq!(reads_of(&mut world, at, 8), [], "and known again");
     world.finish();
 }
 

@@ -10,8 +10,8 @@ use crate::message::PartOp;
 
 const WRITE: PartOp = PartOp::Write { fua: false };
 
-pub(super) fn world(members: u8) -> World {
-    let shape = Shape {
+pub(super) fn shape(members: u8) -> Shape {
+    Shape {
         members,
         layout: Layout::LeftSymmetric,
         chunk: 128,
@@ -19,8 +19,11 @@ pub(super) fn world(members: u8) -> World {
         workers: 1,
         pages: 64 * usize::from(members),
         rmw_level: RmwLevel::Fewer,
-    };
-    World::new(1, shape).marked()
+    }
+}
+
+pub(super) fn world(members: u8) -> World {
+    World::new(1, shape(members)).marked()
 }
 
 pub(super) fn reads(log: &[MemberRequest]) -> Vec<u32> {

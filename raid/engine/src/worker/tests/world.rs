@@ -230,7 +230,7 @@ impl World {
     }
 
     /// These workers work, each a group of its own.
-    fn seat(&mut self, works: &[bool]) {
+    pub(super) fn seat(&mut self, works: &[bool]) {
         let groups: Vec<Option<usize>> = works.iter().enumerate().map(|(i, works)| works.then_some(i)).collect();
         // Nobody sleeps here: whoever has work is runnable.
         let _ = self.board.seat(&groups);
