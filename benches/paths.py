@@ -39,18 +39,21 @@ def median(which, begin, end):
 
 
 def reaches(which, begin, rate):
-    """Until the mean of three samples reaches a rate, in ms."""
+    """Until a rate is reached, as the mean of three samples from then on; in ms."""
     later = [(at, rates[which]) for at, rates in samples if at >= begin]
     for index in range(len(later) - 2):
         if sum(rate for _, rate in later[index:index + 3]) / 3 >= rate:
-            return round(1000 * (later[index + 2][0] - begin))
+            return round(1000 * (later[index][0] - begin))
     return None
 
 
 alone = median(0, marks["cut"] + phase / 2, marks["mend"])
 both = median(1, 1, marks["cut"])
-job = json.loads(fio.communicate()[0])["jobs"][0]
+again = median(1, marks["mend"] + 2, marks["mend"] + phase)
+printed = fio.communicate()[0]
+# Notes may stand before it.
+job = json.loads(printed[printed.index("{"):])["jobs"][0]
 longest = max(job[kind]["clat_ns"]["max"] for kind in ("read", "write"))
-print(f"{cut}: longest request {longest / 1e6:.0f} ms, errors {job['total_err']}, first path alone {alone / 1e6:.0f} MB/s, "
+print(f"{cut}: longest request {longest / 1e6:.0f} ms, errors {job['error']}, first path alone {alone / 1e6:.0f} MB/s, "
       f"90 % of that {reaches(0, marks['cut'], 0.9 * alone)} ms after the cut; second path {both / 1e6:.0f} MB/s, "
-      f"90 % of that {reaches(1, marks['mend'], 0.9 * both)} ms after its return")
+      f"10 % of that {reaches(1, marks['mend'], 0.1 * both)} ms after its return, {again / 1e6:.0f} MB/s 2 s later")

@@ -4,8 +4,8 @@
 #
 #   benches/paths.sh [SECONDS]            length of each phase: before, cut, after; default 3
 #
-# Prints a line a run: the longest request, errors, how long after the cut the first path carries 0.9 of what it carries while it is alone, and
-# how long after its return the second carries 0.9 of what it did before. Rates are those of the interfaces, over 20 ms. Needs root, iproute2, fio,
+# Prints a line a run: the longest request, errors, how long after the cut the first path carries 0.9 of what it carries while it is alone, how
+# long after its return the second carries 0.1 of what it did before, and what it carries 2 s later. Rates are those of the interfaces, over 20 ms. Needs root, iproute2, fio,
 # python3, Rust, and 200 MiB in /dev/shm. Leaves nothing behind.
 set -eu
 cd "$(dirname "$0")/.."
@@ -31,6 +31,7 @@ for n in 1 2; do
     ip link set b$n up
 done
 until_ready() {
+    touch "$1"
     until grep -q '^ready' "$1"; do
         kill -0 "$2"
         sleep 0.05

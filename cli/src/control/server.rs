@@ -43,6 +43,9 @@ const SOCKET_PATH_MAX: usize = 107;
 /// How long clients may take to read their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
+/// How often members that are reserved for this host are asked, so that a reservation that was lost is noticed though nothing is written.
+const RESERVED_LOOK: Duration = Duration::from_secs(1);
+
 /// For the main thread.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -150,6 +153,7 @@ async fn serve(
     };
     tokio::spawn(pass_signals(signals, context.events.clone()));
     tokio::spawn(watchdog(Arc::clone(&context.served)));
+    tokio::spawn(ask_reserved(Arc::clone(&context.served)));
     let router = Router::new()
         .route("/detail", get(detail))
         .route("/counters", get(counters))
@@ -206,6 +210,16 @@ async fn watchdog(served: Arc<OnceLock<Arc<Served>>>) {
         if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || served.running().detail()).await {
             notify::alive();
         }
+    }
+}
+
+/// Asks reserved members now and then: the first to say that somebody else has them fences the array.
+async fn ask_reserved(served: Arc<OnceLock<Arc<Served>>>) {
+    loop {
+        tokio::time::sleep(RESERVED_LOOK).await;
+        let Some(served) = served.get().filter(|served| served.reserves_members()).cloned() else { continue };
+        // Refused when the array has ended, and soon all of this with it.
+        let _ = tokio::task::spawn_blocking(move || served.care(None, Care::Ask)).await;
     }
 }
 

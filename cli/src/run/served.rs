@@ -114,7 +114,7 @@ impl Served {
             let text = format!("name 1 to {LINKS_MAX} interfaces: those that lead to the shelves");
             return Err(refused(CommandErrorKind::Invalid, text));
         }
-        if self.reserves.is_some() {
+        if self.reserves_members() {
             let text = "members are reserved for the addresses of the present interfaces, and would refuse what comes from others: \
                         stop the array and run it with the new ones";
             return Err(refused(CommandErrorKind::Busy, text.to_owned()));
@@ -149,6 +149,11 @@ impl Served {
             Err(_) => taken.give_back(),
         }
         added
+    }
+
+    /// Whether members are reserved for this host.
+    pub(crate) fn reserves_members(&self) -> bool {
+        self.reserves.is_some()
     }
 
     /// Releases what `--reserve` has reserved: the array has ended, and is clean.

@@ -10,12 +10,24 @@ use super::Initiator;
 use super::frame::Owner;
 use super::path::PathState;
 use super::payload::Verdict;
-use super::types::Op;
+use super::types::{DeviceId, Op};
 
 /// How long a probe waits that found no room.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
 impl Initiator {
+    /// Reads a little over each path of a device that is in use: whether it is still reserved for this host, for one, is told by no other reply of a
+    /// device that nobody uses at the time.
+    pub fn ask(&mut self, now: Duration, device: DeviceId) {
+        let Some(at) = self.index(device) else { return };
+        for path in 0..self.devices[at as usize].paths.len() as u8 {
+            if self.path(at, path).state == PathState::Up {
+                self.path_mut(at, path).payload.doubt(now);
+                self.probe_if_due(now, at, path);
+            }
+        }
+    }
+
     /// Sends the probe that a path wants, if its time has come and nothing else internal is under way there.
     pub(super) fn probe_if_due(&mut self, now: Duration, at: u16, path_index: u8) {
         let path = self.path(at, path_index);

@@ -456,7 +456,9 @@ impl ControlThread {
             }
             Ask::Care(handle, care, answer) => {
                 self.devices.care(self.now, handle, care);
-                self.tell_workers(|| WorkerMsg::Care(handle, care));
+                if care != Care::Ask {
+                    self.tell_workers(|| WorkerMsg::Care(handle, care));
+                }
                 let _ = answer.try_send(Ok(()));
             }
         }

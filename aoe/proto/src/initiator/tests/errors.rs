@@ -267,3 +267,18 @@ proptest! {
         prop_assert_eq!(&host.buffers[&id], &vec![3; SECTOR]);
     }
 }
+
+#[test]
+fn a_reservation_that_was_lost_is_told_when_asked() {
+    let mut target = Target::new(2048);
+    let (mut host, device) = found(&mut target);
+    host.initiator.ask(host.now, device);
+    assert_eq!(host.exchange(&mut target).len(), 1);
+    assert_eq!(host.take_events(), []);
+    target.fault(Fault::Aoe(AoeError::RESERVED));
+    host.initiator.ask(host.now, device);
+    host.exchange(&mut target);
+    assert_eq!(host.take_events(), [Event::Fenced { device }]);
+    let path = host.initiator.device(device).expect("open").paths().next().expect("one path");
+    assert_eq!((path.state, path.payload), (PathState::Up, 17));
+}

@@ -15,6 +15,8 @@ use crate::message::MemberHandle;
 /// What an operator wants of the paths to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
+    /// The device is read from, so that it tells if somebody else has reserved it. By the control thread alone.
+    Ask,
     /// The device is asked for its size.
     Revalidate,
     /// Paths that are down are forgotten, or all of them, and the device is looked for.
@@ -37,6 +39,7 @@ impl Aoe {
         let Aoe { open, driver, .. } = self;
         for open in open.iter().filter(|open| handle.is_none_or(|handle| handle == open.handle)) {
             match care {
+                Care::Ask => driver.initiator().ask(now, open.device),
                 Care::Revalidate => driver.initiator().revalidate(now, open.device),
                 Care::Flush { all } => driver.initiator().flush_paths(now, open.device, all),
             }
