@@ -215,13 +215,21 @@ fn errors_come_from_the_write() {
         ("rmw_level", "3"),
         ("sync_action", "reshape"),
         ("sync_action", "idle idle"),
+        ("skip_copy", "0"),
+        ("preread_bypass_threshold", "0"),
+        ("array_state", "suspended"),
     ] {
         assert_eq!(errno(echo(word, &md.join(file))), errno_base::EINVAL, "{file} {word:?}");
     }
     assert_eq!(errno(echo(&"1".repeat(5000), &md.join("rmw_level"))), errno_base::EINVAL);
     assert_eq!(errno(echo("in_sync", &rig.device(0).join("state"))), errno_base::EINVAL);
     assert_eq!((rig.read("stripe_cache_size"), rig.read("rmw_level")), ("256\n".into(), "1\n".into()));
+    for (file, word) in [("skip_copy", "1"), ("preread_bypass_threshold", "1"), ("array_state", "active")] {
+        echo(word, &md.join(file)).unwrap();
+    }
     // As md says it: not now.
+    assert_eq!(errno(echo("readonly", &md.join("array_state"))), errno_base::EBUSY);
+    assert_eq!(errno(echo("clear", &md.join("array_state"))), errno_base::EBUSY);
     echo("1", &md.join("sync_speed_max")).unwrap();
     echo("check", &md.join("sync_action")).unwrap();
     assert_eq!(errno(echo("repair", &md.join("sync_action"))), errno_base::EBUSY);
@@ -233,10 +241,10 @@ fn errors_come_from_the_write() {
     echo("idle", &md.join("sync_action")).unwrap();
     // What cannot be written cannot be opened for it, by root either; and nothing can be made.
     let open = |path: &Path| File::options().write(true).create(true).truncate(true).open(path).map(drop);
-    for file in ["array_state", "degraded", "level", "mismatch_cnt", "no_such_file"] {
+    for file in ["stripe_cache_active", "degraded", "level", "mismatch_cnt", "no_such_file"] {
         assert_eq!(open(&md.join(file)).expect_err(file).kind(), ErrorKind::PermissionDenied, "{file}");
     }
-    assert_eq!(std::fs::metadata(md.join("array_state")).unwrap().permissions().mode() & 0o777, 0o444);
+    assert_eq!(std::fs::metadata(md.join("degraded")).unwrap().permissions().mode() & 0o777, 0o444);
     assert_eq!(std::fs::read(md.join("no_such_file")).expect_err("none").kind(), ErrorKind::NotFound);
     assert!(std::fs::create_dir(md.join("new")).is_err() && std::fs::remove_file(md.join("level")).is_err());
     array.stop();

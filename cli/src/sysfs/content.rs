@@ -3,8 +3,10 @@
 //! Values that can be set by name come from the one table of tunables. Those below only show what the array says of itself, or pass a word on to it.
 
 use raid_core::md::text::level_name;
-use raid_engine::array::{CommandError, CommandErrorKind, Detail, DeviceRow, SyncAction};
+use raid_engine::array::{ArrayState, CommandError, CommandErrorKind, Detail, DeviceRow, SyncAction};
+use raid_engine::runtime::Totals;
 use raid_engine::runtime::watch::Changes;
+use raid_engine::slab::PAGE;
 use raid_engine::tunables::{Tunable, table};
 
 use crate::control::messages;
@@ -17,10 +19,18 @@ type Store = fn(&Served, &str) -> Result<(), CommandError>;
 /// Takes a member's name and a word that was written.
 type DeviceStore = fn(&Served, &str, &str) -> Result<(), CommandError>;
 
+/// Where what a file shows comes from.
+#[derive(Clone, Copy)]
+enum Show {
+    Detail(fn(&Detail) -> String),
+    /// What the workers count, besides.
+    Totals(fn(&Detail, &Totals) -> String),
+}
+
 /// A file of `md/` that is no tunable.
 pub(super) struct Attribute {
     pub(super) name: &'static str,
-    show: fn(&Detail) -> String,
+    show: Show,
     /// A file without it cannot be written.
     pub(super) store: Option<Store>,
     /// Counts its changes, for poll(2); others never change as far as poll knows.
@@ -36,11 +46,15 @@ pub(super) struct DeviceAttribute {
 }
 
 const fn shown(name: &'static str, show: fn(&Detail) -> String) -> Attribute {
-    Attribute { name, show, store: None, count: None }
+    Attribute { name, show: Show::Detail(show), store: None, count: None }
+}
+
+const fn stored(name: &'static str, show: fn(&Detail) -> String, store: Store) -> Attribute {
+    Attribute { name, show: Show::Detail(show), store: Some(store), count: None }
 }
 
 const fn polled(name: &'static str, show: fn(&Detail) -> String, count: fn(&Changes) -> u64) -> Attribute {
-    Attribute { name, show, store: None, count: Some(count) }
+    Attribute { name, show: Show::Detail(show), store: None, count: Some(count) }
 }
 
 const fn of_device(name: &'static str, show: fn(&DeviceRow) -> String) -> DeviceAttribute {
@@ -48,8 +62,11 @@ const fn of_device(name: &'static str, show: fn(&DeviceRow) -> String) -> Device
 }
 
 /// Files of `md/`, in the order in which they are listed.
-pub(super) static ARRAY: [Attribute; 20] = [
-    polled("array_state", |detail| detail.array_state.to_string(), |changes| changes.array_state),
+pub(super) static ARRAY: [Attribute; 23] = [
+    Attribute {
+        store: Some(store_array_state),
+        ..polled("array_state", |detail| detail.array_state.to_string(), |changes| changes.array_state)
+    },
     shown("array_size", |_| "default".to_owned()),
     shown("chunk_size", |detail| detail.chunk.bytes().0.to_string()),
     shown("component_size", |detail| kib(detail.used_dev_size.0)),
@@ -60,13 +77,16 @@ pub(super) static ARRAY: [Attribute; 20] = [
     shown("level", |detail| level_name(detail.level)),
     shown("metadata_version", |detail| detail.version.to_string()),
     shown("mismatch_cnt", |detail| detail.mismatch_cnt.to_string()),
+    stored("preread_bypass_threshold", |_| PREREAD_BYPASS.to_owned(), store_preread_bypass),
     shown("raid_disks", |detail| detail.raid_devices.to_string()),
     shown("reshape_position", |_| "none".to_owned()),
     shown("resync_start", |detail| detail.resync_start.map_or("none".to_owned(), |at| at.0.to_string())),
+    stored("skip_copy", |_| SKIP_COPY.to_owned(), store_skip_copy),
+    Attribute { name: "stripe_cache_active", show: Show::Totals(stripes_active), store: None, count: None },
     shown("stripe_size", |_| "4096".to_owned()),
     Attribute {
         name: "sync_action",
-        show: |detail| detail.sync_action.to_owned(),
+        show: Show::Detail(|detail| detail.sync_action.to_owned()),
         store: Some(|served, word| served.action(sync_action(word)?)),
         count: Some(|changes| changes.sync_action),
     },
@@ -86,8 +106,12 @@ pub(super) static DEVICE: [DeviceAttribute; 5] = [
 ];
 
 impl Attribute {
-    pub(super) fn text(&self, detail: &Detail) -> String {
-        (self.show)(detail) + "\n"
+    pub(super) fn text(&self, detail: &Detail, totals: &Totals) -> String {
+        let text = match self.show {
+            Show::Detail(show) => show(detail),
+            Show::Totals(show) => show(detail, totals),
+        };
+        text + "\n"
     }
 }
 
@@ -143,6 +167,56 @@ fn kib(sectors: u64) -> String {
 
 fn sync_completed(detail: &Detail) -> String {
     detail.sync.map_or("none".to_owned(), |sync| format!("{} / {}", sync.done.0, sync.total.0))
+}
+
+/// What md's file holds by default. Here no stripe that waits for reads is passed over by full ones, so there is nothing to count.
+const PREREAD_BYPASS: &str = "1";
+
+/// The memory of requests is always used as it is.
+const SKIP_COPY: &str = "1";
+
+fn store_preread_bypass(_: &Served, word: &str) -> Result<(), CommandError> {
+    only(
+        word,
+        PREREAD_BYPASS,
+        "preread_bypass_threshold is always 1: a stripe that waits for reads is not passed over by full ones",
+    )
+}
+
+fn store_skip_copy(_: &Served, word: &str) -> Result<(), CommandError> {
+    only(word, SKIP_COPY, "skip_copy is always 1: parity is computed and data sent from the memory of requests")
+}
+
+fn only(word: &str, value: &str, why: &str) -> Result<(), CommandError> {
+    if word == value { Ok(()) } else { Err(invalid(format!("{why}, not {word:?}"))) }
+}
+
+/// Stripes of 4 KiB a member that the cache's pages in use would make.
+fn stripes_active(detail: &Detail, totals: &Totals) -> String {
+    totals.cache_bytes.div_ceil(PAGE as u64 * u64::from(detail.raid_devices.max(1))).to_string()
+}
+
+fn store_array_state(served: &Served, word: &str) -> Result<(), CommandError> {
+    array_state(served.running().detail()?.array_state, word)
+}
+
+/// What becomes of a word for `array_state`: the array marks itself active and clean, and serves until it is stopped.
+fn array_state(now: ArrayState, word: &str) -> Result<(), CommandError> {
+    let busy = |text: &str| Err(CommandError { kind: CommandErrorKind::Busy, text: format!("array_state: {text}") });
+    match word {
+        "readonly" if now == ArrayState::Readonly => Ok(()),
+        "readonly" => busy("clients may write to the array: stop it and run it with --readonly"),
+        "active" | "clean" | "read-auto" if now == ArrayState::Readonly => {
+            busy("the array was run with --readonly: stop it and run it without")
+        }
+        "active" | "clean" if matches!(now, ArrayState::Suspended | ArrayState::Broken) => {
+            busy("members are silent or lost: it is active again when they are back")
+        }
+        "active" | "clean" => Ok(()),
+        "read-auto" => busy("an array that takes writes does not wait for the first one"),
+        "clear" | "inactive" => busy("the array is being served: end it with `etherraid stop NAME`"),
+        _ => Err(invalid(format!("array_state takes active, clean or readonly, not {word:?}"))),
+    }
 }
 
 fn sync_action(word: &str) -> Result<SyncAction, CommandError> {
@@ -212,6 +286,32 @@ mod tests {
         for other in ["resync", "recover", "reshape", "Check", ""] {
             assert_eq!(sync_action(other).expect_err(other).kind, CommandErrorKind::Invalid);
         }
+    }
+
+    #[test]
+    fn the_state_is_written_where_it_can_be() {
+        use CommandErrorKind::{Busy, Invalid};
+        for (now, word, kind) in [
+            (ArrayState::Active, "clean", None),
+            (ArrayState::Clean, "active", None),
+            (ArrayState::Clean, "readonly", Some(Busy)),
+            (ArrayState::Clean, "read-auto", Some(Busy)),
+            (ArrayState::Readonly, "readonly", None),
+            (ArrayState::Readonly, "active", Some(Busy)),
+            (ArrayState::Suspended, "active", Some(Busy)),
+            (ArrayState::Active, "inactive", Some(Busy)),
+            (ArrayState::Active, "clear", Some(Busy)),
+            (ArrayState::Active, "suspended", Some(Invalid)),
+            (ArrayState::Active, "x", Some(Invalid)),
+        ] {
+            assert_eq!(array_state(now, word).err().map(|error| error.kind), kind, "{now} {word}");
+        }
+    }
+
+    #[test]
+    fn what_is_always_so_takes_its_value_alone() {
+        assert_eq!(only("1", SKIP_COPY, "always 1"), Ok(()));
+        assert_eq!(only("0", SKIP_COPY, "always 1"), Err(invalid("always 1, not \"0\"".into())));
     }
 
     #[test]

@@ -233,7 +233,10 @@ impl Files {
         Ok(match node {
             Node::Mdstat => content::mdstat(&self.name, self.detail().ok()),
             Node::Size => format!("{}\n", self.detail()?.array_size.0),
-            Node::Attribute(row) => ARRAY[row].text(&self.detail()?),
+            Node::Attribute(row) => {
+                let served = self.served.get().ok_or(Errno::EAGAIN)?;
+                ARRAY[row].text(&self.detail()?, &served.running().totals())
+            }
             Node::Tunable(row) => {
                 let served = self.served.get().ok_or(Errno::EAGAIN)?;
                 let row = served.tunables().into_iter().nth(row).ok_or(Errno::ENOENT)?;
@@ -307,7 +310,7 @@ mod tests {
         let files = Files::new("r5");
         let find = |name| files.lookup(Node::Md, name).expect(name);
         for (name, writable) in
-            [("array_state", false), ("degraded", false), ("sync_action", true), ("stripe_cache_size", true)]
+            [("array_state", true), ("degraded", false), ("sync_action", true), ("stripe_cache_size", true)]
         {
             let mode = files.attributes(find(name)).expect("there").perm;
             assert_eq!(mode, if writable { 0o644 } else { 0o444 }, "{name}");
