@@ -1,7 +1,7 @@
 //! Several paths to the members of a running array, over two switches: cut under load, back again; large frames that vanish; another device at a
 //! member's address; other interfaces; reservations. What must go fast is measured by `benches/paths.sh` and, on virtual time, by `aoe/sim/tests/paths.rs`.
 
-use etherraid_tests::proc::Finished;
+use etherraid_tests::nbd::TOOL_LIMIT;
 use etherraid_tests::world::{Serving, World};
 use etherraid_tests::{require, wait};
 use serde_json::Value;
@@ -62,7 +62,10 @@ fn load(world: &World) -> Serving<'_> {
     world.serve(LOAD, "Starting")
 }
 
-fn verified(done: Finished) {
+/// Waits for the end of the load, which must be a good one.
+fn verified(load: Serving<'_>) {
+    load.line("Run status", TOOL_LIMIT);
+    let done = load.ends();
     assert!(done.status.success(), "{done:?}");
 }
 
@@ -83,7 +86,7 @@ fn one_of_two_paths_is_cut_under_load_and_comes_back() {
     });
     world.ok("ip link set eth1-sw up");
     wait_for_paths(&world, "both again", |path| path["state"] == "up" && path["taint"] == 0);
-    verified(load.ends());
+    verified(load);
     let detail = world.ok("etherraid detail r5 --json");
     let detail: Value = serde_json::from_str(&detail).unwrap();
     assert_eq!((&detail["degraded"], &detail["array_state"] == "suspended"), (&0.into(), false), "{detail}");
@@ -104,7 +107,7 @@ fn large_frames_that_vanish_are_noticed_and_told() {
     assert_eq!(told.matches("warning").count(), 1, "{told}");
     world.ok("ip link set eth1-sw mtu 9000");
     wait_for_paths(&world, "large frames again", |path| path["payload_bytes"] == 8704);
-    verified(load.ends());
+    verified(load);
     // An interface of this host has another MTU: known at once.
     world.ok("ip link set eth2 mtu 4200");
     wait_for_paths(&world, "the MTU is followed", |path| {
@@ -179,7 +182,7 @@ fn interfaces_are_changed_while_the_array_runs() {
         world.ok(flush);
         wait_for_paths(&world, "found again", |path| path["state"] == "up");
     }
-    verified(load.ends());
+    verified(load);
     let refused = world.sh("etherraid flush r5 9.7", LIMIT).fails_with(1);
     assert!(refused.contains("e9.7 is not a device of the array"), "{refused}");
     world.ok("etherraid stop r5");

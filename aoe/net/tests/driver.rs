@@ -61,6 +61,27 @@ fn two_paths_carry_the_same_device() {
 }
 
 #[test]
+fn links_are_changed_while_requests_are_made() {
+    let segments = [Segment::new(), Segment::new()];
+    let link = |segment: usize, last| Box::new(segments[segment].attach(mac(last), 9000).unwrap()) as Box<dyn Link>;
+    let store = MemoryStore::new(20_000);
+    let shelf = serve(vec![link(0, 1), link(1, 1)], &store);
+    let mut client = Client::new(vec![link(0, 2)], Tunables::default());
+    let found = client.open(DEVICE);
+    client.write_and_verify(found.device, 20_000, 1, 32);
+    // To the other segment alone, then back, a link of a segment once more under another address.
+    for (round, segment) in [(2u8, 1), (3, 0)] {
+        let now = client.now();
+        client.driver.set_links(now, vec![link(segment, 2 + round)]);
+        client.write_and_verify(found.device, 20_000, round.into(), 32);
+        assert_eq!(client.driver.links().filter(|(name, ..)| !name.is_empty()).count(), 1);
+        let device = client.driver.initiator().device(found.device).unwrap();
+        assert_eq!(device.paths().count(), 1);
+    }
+    shelf.stop().unwrap();
+}
+
+#[test]
 fn faults_on_both_sides_damage_nothing() {
     let segment = Segment::new();
     let ms = Duration::from_millis;

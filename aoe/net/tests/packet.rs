@@ -2,10 +2,11 @@
 
 mod common;
 
-use aoe_net::link::{BATCH, FrameRef, Link, LinkError, PacketConfig, PacketLink, Role};
+use aoe_net::link::{BATCH, FrameRef, Link, LinkError, LinkWatch, PacketConfig, PacketLink, Role, host_interfaces};
 use aoe_net::wake::wait;
 use common::{frame, in_namespace, ip, mac, veth_pair};
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Opens a link and waits for its carrier.
@@ -233,5 +234,26 @@ fn frames_that_waited_too_long_are_dropped() {
             assert!(got.len() == 4 && round < 10, "round {round}: {} frames", got.len());
         }
         assert_eq!(b.counters().receive_stale, 3);
+    });
+}
+
+#[test]
+fn changes_of_interfaces_are_told_and_all_of_them_are_listed() {
+    in_namespace(1500, || {
+        let mut watch = LinkWatch::new().unwrap();
+        for change in
+            ["link set ve0 mtu 9000", "link set ve1 down", "link add new type veth peer name other", "link del new"]
+        {
+            while watch.changed() {}
+            ip(change);
+            let end = Instant::now() + Duration::from_secs(10);
+            while !watch.changed() {
+                assert!(Instant::now() < end, "not told of: {change}");
+                wait(&[watch.as_fd()], Some(Duration::from_secs(1)));
+            }
+        }
+        let found = host_interfaces().unwrap();
+        let told: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.up, found.mtu)).collect();
+        assert_eq!(told, [("ve0", true, 9000), ("ve1", false, 1500)], "the loop is none of Ethernet");
     });
 }
