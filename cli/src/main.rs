@@ -10,10 +10,11 @@
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
 //! | [`shelf`] | `shelf`: serves disks over AoE |
 //! | [`mod@bench`] | `bench`: measures arrays and AoE devices |
+//! | [`simulate`] | `simulate`: initiators and shelves over a simulated network |
 //! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
 //!
 //! What they share: [`control`] (the socket of a running array), [`interfaces`] (links to the network), [`members`] (opened by name),
-//! [`sysfs`] (a running array as files), [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`], [`output`].
+//! [`sysfs`] (a running array as files), [`drawing`] (charts), [`toml_file`], [`groups`] (CPUs), [`runtime_dir`] (sockets and locks), [`signals`], [`output`].
 
 #![allow(rustdoc::invalid_html_tags, reason = "doc comments of arguments are help texts, which name e<shelf>.<slot>")]
 
@@ -27,6 +28,7 @@ mod control;
 mod create;
 mod demo;
 mod detail;
+mod drawing;
 mod errors;
 mod groups;
 mod interfaces;
@@ -40,8 +42,10 @@ mod runtime_dir;
 mod sandbox;
 mod shelf;
 mod signals;
+mod simulate;
 mod sys;
 mod sysfs;
+mod toml_file;
 mod tools;
 mod usage;
 
@@ -69,6 +73,7 @@ enum Command {
     Stop(manage::StopArgs),
     Bench(bench::Args),
     Shelf(shelf::Args),
+    Simulate(simulate::Args),
     #[command(hide = true)]
     UnmountAfter(sysfs::UnmountArgs),
     #[command(flatten)]
@@ -88,6 +93,7 @@ impl Command {
             Command::Stop(args) => manage::stop(args),
             Command::Bench(args) => bench::run(args),
             Command::Shelf(args) => shelf::run(args),
+            Command::Simulate(args) => simulate::run(args),
             Command::UnmountAfter(args) => sysfs::unmount_after(args),
             Command::Tool(tool) => tool.run(),
         }

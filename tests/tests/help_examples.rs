@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints. One that is not here fails the test.
-const PRINTS: [(&str, &str); 72] = [
+const PRINTS: [(&str, &str); 75] = [
     ("etherraid demo", "every byte read was right"),
     ("etherraid demo --in-process", "every byte read was right"),
     ("etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4", "r5: created"),
@@ -31,6 +31,9 @@ const PRINTS: [(&str, &str); 72] = [
     ("etherraid bench randwrite --members 'mem:64M*5' --bs 4k,64k --runtime 1 --limit --plot bench.svg", "of limit"),
     ("etherraid bench read -i eth1 --device e9.0 --bs 64k --json", "\"mode\": \"read\""),
     ("etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k", "4k"),
+    ("etherraid simulate four_shelves.toml", "goodput "),
+    ("etherraid simulate four_shelves.toml --set aoe_congestion=1 --set aoe_window=16", "from submission"),
+    ("etherraid simulate four_shelves.toml --json --plot windows.svg", "\"jain_devices\": "),
     ("etherraid shelf -i eth1 -d 1.0=/dev/sdb -d 1.1=/dev/sdc", "ready: e1.1"),
     ("etherraid shelf -i eth1 -i eth2 -d 1.0=disk0.img,ro -d 1.1=disk1.img,offset=1M,length=32M", "ready: e1.1"),
     ("etherraid shelf -i eth1 -d 1.0=/dev/sdb --state /var/lib/etherraid -m 02:00:00:00:00:02", "ready: e1.0"),
@@ -134,6 +137,10 @@ fn world(command: &str) -> World {
             world.make_array(3, None);
             local("disk0.img disk1.img disk2.img");
             local("/dev/sdb /dev/sdc /dev/sdd");
+        }
+        "simulate" => {
+            let scenario = include_str!("../../benches/scenarios/four_shelves.toml");
+            world.ok(&format!("cat > four_shelves.toml <<'END'\n{scenario}END"));
         }
         "cfg" => drop(world.ok("etherraid cfg -i eth1 -c set -s host-b 9.1")),
         "completions" => {

@@ -25,11 +25,11 @@ use std::process::ExitCode;
 use anyhow::bail;
 use raid_engine::tunables::Settings;
 
+use crate::drawing::Plot;
 use crate::output::print;
 use crate::usage::usage;
 use against::Against;
 pub(crate) use args::Args;
-use plot::Plot;
 use report::Row;
 
 /// Runs the bench and prints its rows; fails when a request failed.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     print(&(text + "\n"))?;
     if let Some(plot) = plot {
-        plot.write(&rows)?;
+        plot.write(&plot::svg(&rows)?)?;
     }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     if errors > 0 {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -20,7 +19,7 @@ use toml::{Spanned, Value};
 use super::args::parse_setting;
 use crate::groups::CpuList;
 use crate::members::parse_member;
-use crate::usage::Usage;
+use crate::toml_file::{Wrong, from_text, parsed};
 
 /// Where the files are.
 const DIRECTORY: &str = "/etc/etherraid";
@@ -79,12 +78,7 @@ fn yes() -> bool {
     true
 }
 
-/// Text that means something, as on the command line, or where in the file it means nothing.
-fn parsed<T: FromStr<Err: Display>>(text: Spanned<String>) -> Result<T, Wrong> {
-    text.get_ref().parse().map_err(|error: T::Err| Wrong { span: Some(text.span()), what: error.to_string() })
-}
-
-/// A list of such.
+/// A list of texts that mean something.
 fn all<T: FromStr<Err: Display>>(list: Vec<Spanned<String>>) -> Result<Vec<T>, Wrong> {
     list.into_iter().map(parsed).collect()
 }
@@ -113,23 +107,11 @@ pub(super) fn usual(name: &str) -> PathBuf {
 /// Reads a file.
 pub(super) fn read(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))?;
-    let config = parse(&text).map_err(|Wrong { span, what }| {
-        let line = span.map_or(String::new(), |span| format!(":{}", line_of(&text, span.start)));
-        Usage(format!("{}{line}: {what}", path.display()))
-    });
-    Ok(config?)
-}
-
-/// What is wrong with a file, and where.
-#[derive(Debug)]
-struct Wrong {
-    span: Option<Range<usize>>,
-    what: String,
+    Ok(parse(&text).map_err(|wrong| wrong.usage(path, &text))?)
 }
 
 fn parse(text: &str) -> Result<Config, Wrong> {
-    let syntax = |error: toml::de::Error| Wrong { span: error.span(), what: error.message().replace('\n', " ") };
-    let written: Written = toml::from_str(text).map_err(syntax)?;
+    let written: Written = from_text(text)?;
     Ok(Config {
         interfaces: written.interfaces,
         members: members(written.members)?,
@@ -163,14 +145,10 @@ fn settings(table: BTreeMap<String, Spanned<Value>>) -> Result<Vec<String>, Wron
     table.into_iter().map(pair).collect()
 }
 
-/// Line number, from 1, of a byte offset.
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::toml_file::line_of;
 
     /// The example that is installed.
     const EXAMPLE: &str = include_str!("../../../dist/example.toml");

@@ -194,7 +194,7 @@ impl Device {
         };
         let best = usable().map(|(_, path)| path.rank()).max()?;
         usable()
-            .filter(|(_, path)| path.rank() == best && path.has_room())
+            .filter(|(_, path)| path.rank() == best && path.has_room(self.credits.limit()))
             .min_by_key(|&(at, path)| {
                 let turn = (at as u8).wrapping_sub(self.turn) % PATHS_MAX as u8;
                 (Some(at as u8) == avoid, path.load(), turn)

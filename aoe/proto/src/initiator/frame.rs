@@ -19,6 +19,8 @@ pub(super) const AGE: usize = 1;
 pub(super) const FLIGHT: usize = 0;
 /// Link number of a request's frames.
 pub(super) const OF_REQUEST: usize = 1;
+/// Link number of the frames under way on a path in the order in which they were sent.
+pub(super) const SENT: usize = 2;
 
 /// For whom a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +171,7 @@ pub(super) struct Frame {
     pub(super) pinned: bool,
     /// Whether it holds a credit of the device.
     pub(super) credit: bool,
-    links: [Links; 2],
+    links: [Links; 3],
 }
 
 impl Frame {
@@ -194,7 +196,7 @@ impl Frame {
             orphan_sent: None,
             pinned: false,
             credit: false,
-            links: [Links::OFF; 2],
+            links: [Links::OFF; 3],
         }
     }
 

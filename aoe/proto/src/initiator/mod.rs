@@ -24,7 +24,8 @@
 //! - All copies of a frame are the same bytes behind the Ethernet addresses, tag included. A tag is not used again
 //!   while it is outstanding, nor within a frame's lifetime.
 //! - Frames in flight to a device never exceed its buffer count, those on a path never its window. Frames that are
-//!   sent again obey the windows too. The exceptions are internal: one IDENTIFY or read per path that proves it ignores
+//!   sent again obey the windows too. The exceptions: where nothing comes back for longer than usual, up to three frames more than the window
+//!   are sent, whose replies show whether those before are lost; and internal ones: one IDENTIFY or read per path that proves it ignores
 //!   the path's window, and once it timed out, or where nothing else gets through, goes without a credit.
 //!
 //! Bounds: [`REQUESTS_MAX`], [`FRAMES_MAX`], [`DEVICES_MAX`], [`PATHS_MAX`], [`CLOSED_MAX`], [`QUERIES_MAX`],

@@ -13,10 +13,10 @@
 
 use core::time::Duration;
 
-use super::congestion::{Congestion, Controller};
-use super::frame::{FLIGHT, Frame};
+use super::congestion::{Congestion, Controller, Loss};
+use super::frame::{FLIGHT, Frame, SENT};
 use super::payload::{PathPayload, SAFE};
-use super::rtt::RttEstimator;
+use super::rtt::{RtoBounds, RttEstimator};
 use super::slab::List;
 use super::tunables::Tunables;
 use crate::port::{PortId, PortInfo};
@@ -37,6 +37,16 @@ const SIZES: usize = 4;
 /// First pause of a path whose target says "device unavailable" when there is no other path; doubles up to
 /// `aoe_rto_max`.
 const HOLD_FIRST: Duration = Duration::from_millis(50);
+
+/// The patience with frames that were overtaken is at least this part of the timeout's floor.
+const PATIENCE_PART: u32 = 50;
+/// Replies after which reordering is believed to be half as far.
+const REORDERING_FORGOTTEN: u32 = 4096;
+/// Most doublings of the patience; the timeout's floor binds before.
+const REORDERING_MAX: u32 = 6;
+
+/// Most frames beyond the window that are sent when nothing comes back.
+pub(super) const MORE_MAX: u32 = 3;
 
 /// What a path is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +84,20 @@ pub(super) struct Path {
     pub(super) flying: List<FLIGHT>,
     /// The same for flushes, which may take long.
     pub(super) flying_slow: List<FLIGHT>,
+    /// Those of `flying` that are not internal, in the order in which they were sent.
+    pub(super) sent: List<SENT>,
     /// Number of the next frame sent.
     pub(super) send_number: u64,
+    /// The highest number of a frame that was answered.
+    pub(super) answered_number: u64,
+    /// When the first frame that a later one has overtaken counts as lost.
+    pub(super) suspect: Option<Duration>,
+    /// So many frames more than the window may be under way: their replies show whether those before are lost.
+    pub(super) more: u32,
+    /// How far replies of this path are out of order.
+    pub(super) reordering: Reordering,
+    /// No frame leaves before this time, as the window is less than a frame per round trip.
+    pub(super) paced: Option<Duration>,
     /// Frames with a lower number were under way when the window was last cut.
     pub(super) epoch: u64,
     /// Whether a reply came since the window was last cut.
@@ -108,6 +130,8 @@ pub struct PathCounters {
     pub answered: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Frames that were found lost by the replies to later ones, before their timeout.
+    pub overtaken: u64,
     /// Cuts of the window.
     pub loss_epochs: u64,
 }
@@ -126,7 +150,13 @@ impl Path {
             in_flight: 0,
             flying: List::EMPTY,
             flying_slow: List::EMPTY,
+            sent: List::EMPTY,
             send_number: 0,
+            answered_number: 0,
+            suspect: None,
+            more: 0,
+            reordering: Reordering::default(),
+            paced: None,
             epoch: 0,
             answered: true,
             timeouts: 0,
@@ -164,8 +194,10 @@ impl Path {
         self.hold.is_some_and(|until| until > now)
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.in_flight < self.control.window()
+    /// Whether a frame may leave, of a device that has `limit` frames under way at most.
+    pub(super) fn has_room(&self, limit: u32) -> bool {
+        let more = if self.in_flight < limit { self.more } else { 0 };
+        self.in_flight < self.control.window() + more && self.paced.is_none()
     }
 
     /// Share of the window in use, in 1/256.
@@ -206,9 +238,11 @@ impl Path {
     /// A frame of this path was answered.
     pub(super) fn on_reply(&mut self, now: Duration, frame: &Frame) {
         self.answered = true;
+        self.more = 0;
         if core::mem::take(&mut self.timeouts) >= AWAY {
-            // It may have come back wider.
+            // It may have come back wider, and what was lost meanwhile says nothing of queues.
             self.payload.search(now);
+            self.control.forget();
         }
         if frame.copies == 1 {
             let until = &mut self.answered_until[usize::from(frame.is_write())][size_class(frame.sectors)];
@@ -217,20 +251,79 @@ impl Path {
         self.hold = None;
         self.holds = 0;
         self.counters.answered += 1;
+        self.reordering.on_reply();
     }
 
     /// A frame sent as number `send_number` timed out: cuts the window and doubles the timeout once per loss epoch.
     pub(super) fn on_timeout(&mut self, send_number: u64) {
         self.counters.timeouts += 1;
-        if send_number < self.epoch {
-            return;
+        let consecutive = !self.answered;
+        if self.on_loss(send_number, consecutive) {
+            self.rtt.back_off();
+            self.timeouts += 1;
         }
-        self.counters.loss_epochs += 1;
-        self.control.on_loss(!self.answered);
-        self.rtt.back_off();
-        self.epoch = self.send_number;
-        self.answered = false;
-        self.timeouts += 1;
+    }
+
+    /// A frame sent as number `send_number` is lost, as replies to later ones show.
+    pub(super) fn on_overtaken(&mut self, send_number: u64) {
+        self.counters.overtaken += 1;
+        self.reordering.on_overtaken();
+        self.on_loss(send_number, false);
+    }
+
+    /// Tells the window of a loss; whether it is the first one of a loss epoch.
+    fn on_loss(&mut self, send_number: u64, consecutive: bool) -> bool {
+        let first = send_number >= self.epoch;
+        self.control.on_loss(Loss { first, consecutive });
+        if first {
+            self.counters.loss_epochs += 1;
+            self.epoch = self.send_number;
+            self.answered = false;
+        }
+        first
+    }
+
+    /// How long after it was sent a frame that a later one has overtaken counts as lost: as long as replies may be out of order.
+    pub(super) fn patience(&self, bounds: RtoBounds) -> Duration {
+        let usual = self.rtt.usual().max(bounds.min / PATIENCE_PART);
+        self.reordering.stretched(usual).min(self.rtt.rto(bounds))
+    }
+}
+
+/// How far replies of a path are out of order, beyond what round-trip times tell. A target that works on several messages at a time answers
+/// out of order; then frames are taken for lost that are not, and are answered twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reordering {
+    /// Doublings of the patience.
+    doublings: u32,
+    /// Frames that were overtaken, and might be answered twice.
+    unsure: u32,
+    /// Replies since either changed.
+    replies: u32,
+}
+
+impl Reordering {
+    fn on_reply(&mut self) {
+        self.replies += 1;
+        if self.replies >= REORDERING_FORGOTTEN {
+            *self = Reordering { doublings: self.doublings.saturating_sub(1), unsure: 0, replies: 0 };
+        }
+    }
+
+    fn on_overtaken(&mut self) {
+        self.unsure = self.unsure.saturating_add(1);
+    }
+
+    /// A reply came that nobody waits for: perhaps the second one to a frame that was taken for lost.
+    pub(super) fn on_stray(&mut self) {
+        if self.unsure > 0 {
+            *self =
+                Reordering { doublings: (self.doublings + 1).min(REORDERING_MAX), unsure: self.unsure - 1, replies: 0 };
+        }
+    }
+
+    fn stretched(&self, patience: Duration) -> Duration {
+        patience.saturating_mul(1 << self.doublings)
     }
 }
 

@@ -7,6 +7,7 @@
 use core::time::Duration;
 
 use super::Initiator;
+use super::congestion::Congestion;
 use super::frame::Owner;
 use super::path::PathState;
 use super::payload::Verdict;
@@ -47,9 +48,13 @@ impl Initiator {
 
     /// A probe was answered: so the path is good, and its size passes.
     pub(super) fn probe_passed(&mut self, now: Duration, at: u16, path_index: u8, sectors: u8) {
-        let payload = &mut self.path_mut(at, path_index).payload;
-        let verdict = payload.passed(now, sectors);
-        let sectors = payload.sectors();
+        let path = self.path_mut(at, path_index);
+        let before = path.payload.sectors();
+        let verdict = path.payload.passed(now, sectors);
+        if path.payload.sectors() != before {
+            path.control.forget();
+        }
+        let sectors = path.payload.sectors();
         if verdict == Verdict::Fell {
             self.reroute(at, path_index, Some(sectors));
         }

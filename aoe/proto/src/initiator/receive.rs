@@ -7,7 +7,7 @@
 use core::time::Duration;
 
 use super::Initiator;
-use super::congestion::Congestion;
+use super::congestion::{Congestion, Reply};
 use super::device::pending;
 use super::frame::{Owner, Place};
 use super::path::PathState;
@@ -33,7 +33,7 @@ impl Initiator {
             self.handle_config(now, port, &header, arg);
             return None;
         }
-        let index = self.find_frame(&header)?;
+        let index = self.find_frame(port, &header)?;
         if let Some(error) = header.error {
             self.handle_aoe_error(now, index, error);
             return None;
@@ -42,14 +42,18 @@ impl Initiator {
             self.counters.malformed += 1;
             return None;
         };
-        self.handle_reply(now, index, &reply, data)
+        let (at, path) = (self.frames[index].device, self.frames[index].path);
+        let arrived = self.handle_reply(now, index, &reply, data);
+        self.find_overtaken(now, at, path);
+        arrived
     }
 
     /// The outstanding frame that a reply is for.
-    fn find_frame(&mut self, header: &Header) -> Option<u32> {
+    fn find_frame(&mut self, port: PortId, header: &Header) -> Option<u32> {
         let found = self.tags.find(header.tag).filter(|_| self.tags.is_ours(header.tag));
         let Some(index) = found.filter(|index| self.frames[*index].tag == header.tag) else {
             self.counters.stray += 1;
+            self.note_stray(port, header);
             return None;
         };
         let address = self.devices[self.frames[index].device as usize].address;
@@ -140,11 +144,27 @@ impl Initiator {
             path.rtt.sample(now.saturating_sub(frame.last_sent));
         }
         if frame.place == Place::Flying {
-            path.control.on_reply(path.in_flight);
+            let rtt = sent_once.then(|| now.saturating_sub(frame.last_sent));
+            path.control.on_reply(Reply { in_flight: path.in_flight, rtt, data: !frame.pinned });
+            path.answered_number = path.answered_number.max(frame.send_number);
         }
         // Which path answered is certain only for a frame that was sent once.
         if path.state == PathState::Down && sent_once {
             self.path_up(now, at, path_index);
+        }
+    }
+
+    /// A reply to a frame that nobody waits for: the path that it took learns from it.
+    fn note_stray(&mut self, port: PortId, header: &Header) {
+        if !self.tags.is_ours(header.tag) {
+            return;
+        }
+        let found = self.device_at(header.address).and_then(|at| {
+            let path = self.devices[at as usize].find_path(port, header.src)?;
+            Some((at, path))
+        });
+        if let Some((at, path)) = found {
+            self.path_mut(at, path).reordering.on_stray();
         }
     }
 

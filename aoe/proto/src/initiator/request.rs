@@ -235,7 +235,12 @@ impl Initiator {
             Place::Flying | Place::FlyingSlow => {
                 let path = &mut device.paths[path as usize];
                 match place {
-                    Place::Flying => path.flying.remove(frames, index),
+                    Place::Flying => {
+                        path.flying.remove(frames, index);
+                        if !pinned {
+                            path.sent.remove(frames, index);
+                        }
+                    }
                     _ => path.flying_slow.remove(frames, index),
                 }
                 path.in_flight -= u32::from(!pinned);

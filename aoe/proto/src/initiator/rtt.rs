@@ -70,6 +70,12 @@ impl RttEstimator {
         Duration::from_micros(self.rttvar_us_4 / 4)
     }
 
+    /// What few round trips exceed, as far as the estimate can see: a timeout without floor, ceiling and back-off. At least one and a half
+    /// round trips.
+    pub fn usual(&self) -> Duration {
+        Duration::from_micros(self.srtt_us_8 / 8 + self.rttvar_us_4.max(self.srtt_us_8 / 16))
+    }
+
     /// The timeout of a frame that is sent now.
     pub fn rto(&self, bounds: RtoBounds) -> Duration {
         let max = bounds.max.max(bounds.min);

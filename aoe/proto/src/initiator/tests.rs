@@ -7,5 +7,6 @@ mod harness;
 mod history;
 mod hold;
 mod jumbo;
+mod overtaken;
 mod paths;
 mod silence;

@@ -1,4 +1,4 @@
-//! Timers: retransmission, silence, giving up, queries, held writes.
+//! Timers: retransmission, frames that were overtaken, pauses between frames, silence, giving up, queries, held writes.
 //!
 //! There is no timer per frame. The frames of a path are in the order of their deadlines, so that only the first one's
 //! counts; the same holds for the requests of a device and its clocks. [`Initiator::poll_timeout`] looks at paths and
@@ -7,10 +7,11 @@
 use core::time::Duration;
 
 use super::Initiator;
+use super::congestion::Congestion;
 use super::device::pending;
 use super::discover::PROVE_COPIES;
 use super::frame::Owner;
-use super::path::PathState;
+use super::path::{MORE_MAX, Path, PathState};
 use super::payload::SAFE;
 use super::types::Status;
 
@@ -35,6 +36,8 @@ impl Initiator {
             }
             for path in &device.paths {
                 note(path.hold);
+                note(path.paced);
+                note(path.suspect);
                 if path.pinned.is_none() && path.hold.is_none() && path.is_open() {
                     note(path.payload.due());
                 }
@@ -90,12 +93,56 @@ impl Initiator {
                 }
             }
         }
+        self.find_overtaken(now, at, path_index);
         let path = self.path_mut(at, path_index);
-        if path.hold.is_some_and(|until| until <= now) {
-            path.hold = None;
+        let due = |until: &mut Option<Duration>| until.take_if(|until| *until <= now).is_some();
+        if due(&mut path.hold) | due(&mut path.paced) {
             self.wake(at);
         }
         self.probe_if_due(now, at, path_index);
+    }
+
+    /// Frames that later ones have overtaken, and for which there was patience long enough, are lost.
+    pub(super) fn find_overtaken(&mut self, now: Duration, at: u16, path_index: u8) {
+        let bounds = self.tunables.rto_bounds();
+        if !self.tunables.finds_overtaken() {
+            self.path_mut(at, path_index).suspect = None;
+            return;
+        }
+        loop {
+            let path = &mut self.devices[at as usize].paths[path_index as usize];
+            path.suspect = None;
+            let Some(index) = path.sent.front() else {
+                return;
+            };
+            let frame = &self.frames[index];
+            let patience = path.patience(bounds);
+            if frame.send_number >= path.answered_number {
+                // Nothing was sent behind it that could tell, unless one more may be.
+                let due = frame.last_sent + 2 * patience * (path.more + 1);
+                if path.more == MORE_MAX || path.in_flight < path.control.window() + path.more {
+                    return;
+                }
+                if due > now {
+                    path.suspect = Some(due);
+                    return;
+                }
+                path.more += 1;
+                self.wake(at);
+                continue;
+            }
+            let due = frame.last_sent + patience;
+            if due > now {
+                path.suspect = Some(due);
+                return;
+            }
+            let (number, ghost) = (frame.send_number, frame.is_ghost());
+            self.count_lost(now, index, |path| path.on_overtaken(number));
+            match ghost {
+                true => self.free_frame(index),
+                false => self.resend(index),
+            }
+        }
     }
 
     /// A frame's last copy counts as lost.
@@ -114,13 +161,7 @@ impl Initiator {
         }
         // A flush takes as long as the disk needs: its timeout says nothing about the network.
         if !slow {
-            let suspicious = self.path(at, path_index).is_suspicious(&self.frames[index]);
-            let large = self.frames[index].sectors > SAFE;
-            self.path_mut(at, path_index).on_timeout(number);
-            if suspicious && (large || self.devices[at as usize].has_other_path(now, path_index)) {
-                self.path_mut(at, path_index).payload.doubt(now);
-                self.probe_if_due(now, at, path_index);
-            }
+            self.count_lost(now, index, |path| path.on_timeout(number));
         }
         if owner.is_none() {
             self.free_frame(index);
@@ -136,6 +177,19 @@ impl Initiator {
             }
         }
         self.retire_if_lossy(now, at, path_index);
+    }
+
+    /// Tells a path of a lost frame; where others get through, it may be that such large ones do not.
+    fn count_lost(&mut self, now: Duration, index: u32, tell: impl FnOnce(&mut Path)) {
+        let frame = &self.frames[index];
+        let (at, path_index) = (frame.device, frame.path);
+        let suspicious = self.path(at, path_index).is_suspicious(frame);
+        let large = frame.sectors > SAFE;
+        tell(self.path_mut(at, path_index));
+        if suspicious && (large || self.devices[at as usize].has_other_path(now, path_index)) {
+            self.path_mut(at, path_index).payload.doubt(now);
+            self.probe_if_due(now, at, path_index);
+        }
     }
 
     /// Whether the oldest unanswered request of a device was first sent `length` ago or earlier.

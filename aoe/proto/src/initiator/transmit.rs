@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+use super::congestion::Congestion;
 use super::frame::{Frame, Owner, Place, Queue, cut_len};
 use super::slab::NONE;
 use super::types::{Op, Payload, TRANSMIT_HEADER, Transmit};
@@ -310,6 +311,13 @@ impl Initiator {
         path.counters.retransmits += again;
         let list = if slow { &mut path.flying_slow } else { &mut path.flying };
         list.insert_sorted(&mut self.frames, index, |frame| frame.deadline);
+        if !slow && !pinned {
+            path.sent.push_back(&mut self.frames, index);
+            if path.suspect.is_none() && path.in_flight >= path.control.window() {
+                path.suspect = Some(now + 2 * path.patience(bounds));
+            }
+            path.paced = path.control.pause().map(|pause| now + pause);
+        }
         device.in_flight += u32::from(!pinned);
         device.turn = path_index + 1;
         self.counters.frames_sent += 1;

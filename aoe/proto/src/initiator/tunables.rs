@@ -105,6 +105,8 @@ tunables! {
         "Timeouts in a row, with no reply between, after which a path is down if the device has another.";
     aoe_congestion: "0 sticky, 1 fixed, 2 reno", 0, 0..=2,
         "Congestion control of each path.";
+    aoe_overtaken: "0 off, 1 on", 1, 0..=1,
+        "Whether a frame counts as lost when later ones are answered and more time has passed than usual; else its timeout alone tells.";
     aoe_window: "frames", 16, 1..=1024,
         "Window of each path when aoe_congestion is 1 (fixed).";
 }
@@ -171,6 +173,10 @@ impl Tunables {
             1 => Algorithm::Fixed,
             _ => Algorithm::Reno,
         }
+    }
+
+    pub(super) fn finds_overtaken(&self) -> bool {
+        self.aoe_overtaken != 0
     }
 
     pub(super) fn maxout(&self) -> u32 {

@@ -1,6 +1,6 @@
 //! A constant window: for measurements, and for networks whose capacity is known.
 
-use super::Congestion;
+use super::{Congestion, Loss, Reply};
 
 /// The window never moves, except that the cap binds.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Congestion for Fixed {
         self.cap = cap.max(1);
     }
 
-    fn on_reply(&mut self, _in_flight: u32) {}
+    fn on_reply(&mut self, _reply: Reply) {}
 
-    fn on_loss(&mut self, _consecutive: bool) {}
+    fn on_loss(&mut self, _loss: Loss) {}
 }

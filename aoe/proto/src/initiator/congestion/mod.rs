@@ -1,12 +1,14 @@
 //! Congestion control of one path: how many frames may be in flight to a remote address over a port.
 //!
 //! Called by the path alone. AoE has no stream of acknowledgements, so the textbook's events map like this: each reply
-//! is one acknowledgement of one frame; a frame whose timeout passes is a loss; there are no duplicate
-//! acknowledgements, as replies come in any order. The path reports at most one loss per loss epoch (frames that were
-//! under way when the window was cut do not cut it again) and says whether any reply came since the last cut.
+//! is one acknowledgement of one frame; a frame whose timeout passes is a loss, and so is one that later frames have
+//! overtaken for longer than usual. The path says of each loss whether it begins a loss epoch (frames that were
+//! under way when the window was cut do not cut it again) and whether any reply came since the last cut.
 //!
 //! Invariant of every algorithm: `1 <= window() <= cap`. The cap is the smaller of `aoe_maxout` and the target's
 //! buffer count.
+
+use core::time::Duration;
 
 mod fixed;
 mod reno;
@@ -29,10 +31,36 @@ pub trait Congestion {
     fn ssthresh(&self) -> u32;
     /// Sets the largest window there may be, at least 1.
     fn set_cap(&mut self, cap: u32);
-    /// A frame was answered while `in_flight` frames (this one included) were under way.
-    fn on_reply(&mut self, in_flight: u32);
-    /// The first loss of a loss epoch. `consecutive`: no reply came since the last one.
-    fn on_loss(&mut self, consecutive: bool);
+    /// Time between two frames where the window is less than one frame per round trip; `None` where it is not.
+    fn pause(&self) -> Option<Duration> {
+        None
+    }
+    /// What was learned is of another network: frames have another size from now on, or the path was away for some time.
+    fn forget(&mut self) {}
+    /// A frame was answered.
+    fn on_reply(&mut self, reply: Reply);
+    /// A frame was lost.
+    fn on_loss(&mut self, loss: Loss);
+}
+
+/// A frame that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Frames that were under way, this one included.
+    pub in_flight: u32,
+    /// Its round trip, if it was sent once.
+    pub rtt: Option<Duration>,
+    /// Whether it is a request's; else it is a small one that proves or probes the path.
+    pub data: bool,
+}
+
+/// A frame that was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The first one of a loss epoch: it was sent after the window was last cut.
+    pub first: bool,
+    /// No reply came since the first loss of the epoch before.
+    pub consecutive: bool,
 }
 
 /// Which algorithm a path uses: the tunable `aoe_congestion`.
@@ -86,6 +114,14 @@ impl Congestion for Controller {
         }
     }
 
+    fn pause(&self) -> Option<Duration> {
+        match self {
+            Controller::Sticky(inner) => inner.pause(),
+            Controller::Fixed(inner) => inner.pause(),
+            Controller::Reno(inner) => inner.pause(),
+        }
+    }
+
     fn set_cap(&mut self, cap: u32) {
         match self {
             Controller::Sticky(inner) => inner.set_cap(cap),
@@ -94,19 +130,27 @@ impl Congestion for Controller {
         }
     }
 
-    fn on_reply(&mut self, in_flight: u32) {
+    fn on_reply(&mut self, reply: Reply) {
         match self {
-            Controller::Sticky(inner) => inner.on_reply(in_flight),
-            Controller::Fixed(inner) => inner.on_reply(in_flight),
-            Controller::Reno(inner) => inner.on_reply(in_flight),
+            Controller::Sticky(inner) => inner.on_reply(reply),
+            Controller::Fixed(inner) => inner.on_reply(reply),
+            Controller::Reno(inner) => inner.on_reply(reply),
         }
     }
 
-    fn on_loss(&mut self, consecutive: bool) {
+    fn forget(&mut self) {
         match self {
-            Controller::Sticky(inner) => inner.on_loss(consecutive),
-            Controller::Fixed(inner) => inner.on_loss(consecutive),
-            Controller::Reno(inner) => inner.on_loss(consecutive),
+            Controller::Sticky(inner) => inner.forget(),
+            Controller::Fixed(inner) => inner.forget(),
+            Controller::Reno(inner) => inner.forget(),
+        }
+    }
+
+    fn on_loss(&mut self, loss: Loss) {
+        match self {
+            Controller::Sticky(inner) => inner.on_loss(loss),
+            Controller::Fixed(inner) => inner.on_loss(loss),
+            Controller::Reno(inner) => inner.on_loss(loss),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A first loss halves the window, as fast recovery would: frames in flight beside the lost one are still answered. A
 //! loss with no reply since the cut before means that nothing gets through, and the window falls to 1.
 
-use super::{Congestion, WINDOW_INITIAL};
+use super::{Congestion, Loss, Reply, WINDOW_INITIAL};
 
 /// Window below which slow start does not end.
 const SSTHRESH_MIN: u32 = 2;
@@ -40,7 +40,8 @@ impl Congestion for Reno {
         self.cwnd = self.cwnd.min(self.cap);
     }
 
-    fn on_reply(&mut self, in_flight: u32) {
+    fn on_reply(&mut self, reply: Reply) {
+        let in_flight = reply.in_flight;
         if self.cwnd < self.ssthresh {
             // In slow start the window doubles per round trip, so half of it in use shows that it was needed.
             if in_flight.saturating_mul(2) >= self.cwnd {
@@ -58,9 +59,12 @@ impl Congestion for Reno {
         }
     }
 
-    fn on_loss(&mut self, consecutive: bool) {
+    fn on_loss(&mut self, loss: Loss) {
+        if !loss.first {
+            return;
+        }
         self.ssthresh = (self.cwnd / 2).max(SSTHRESH_MIN);
-        self.cwnd = if consecutive { 1 } else { self.ssthresh.min(self.cwnd) };
+        self.cwnd = if loss.consecutive { 1 } else { self.ssthresh.min(self.cwnd) };
         self.replies = 0;
     }
 }

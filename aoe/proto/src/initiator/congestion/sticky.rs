@@ -1,151 +1,309 @@
 //! The default: holds the window near the value that last worked.
 //!
 //! ```text
-//!  slow start --loss--> cooling off --32 quiet rounds--> avoidance --256 quiet rounds--> slow start
-//!                        ^   |  ^                           |
-//!                        +loss  +-----------loss------------+
+//!  slow start --a loss, or twice the shortest round trip--> avoidance
 //! ```
 //!
-//! A round is one window of replies. In a shallow switch queue the window that overflows it hardly changes from minute
-//! to minute; Reno overruns it again and again, and each overrun costs a timeout, because AoE has no faster sign of
-//! loss. So after a loss the window grows back at once to the largest value for which a whole round went through, and
-//! stays there for a while before it probes further, one frame per round. Where the held value itself keeps losing,
-//! the network has become slower and the held value shrinks. After a long quiet time the network may have become
-//! faster, and growth is fast again.
+//! In a shallow switch queue the window that overflows it hardly changes from minute to minute; Reno overruns it again and again. So a loss
+//! is taken as a lesson: the round trip at which it came is that of a full queue, and from then on the window keeps round trips near the middle
+//! between the shortest and that one. It grows by a little per round below, and shrinks by the excess above, so that all who share the
+//! queue see the same and come to equal windows, the queue is never empty, and nothing more is lost. After some time without a loss
+//! the window probes until one comes, soon at first and then ever more seldom, so that a network that has become better is found out. Where nothing is ever lost there is
+//! no lesson, and the window grows to its cap.
+//!
+//! A loss at round trips that are not longer than usual is no sign of a full queue: cables lose frames too, and a smaller window would not help.
+//! Unless a sixth of the frames are lost, it does not change the window.
+//!
+//! Windows have fractions: a window of 2.4 frames is 3 in two of five rounds. Less than one frame is one with pauses in between: with
+//! many devices behind one port the fair share is less than a frame per round trip.
 
-use super::{Congestion, WINDOW_INITIAL};
+use core::time::Duration;
 
-/// Rounds without loss at the held window before it is probed further.
-const COOLING_ROUNDS: u32 = 32;
-/// Rounds of slow growth without loss before growth is fast again.
-const FAST_AFTER_ROUNDS: u32 = 256;
-/// A loss after fewer rounds than this blames the held window; after more, chance.
-const SHRINK_ROUNDS: u32 = 8;
-/// The held window does not shrink below this by single losses, so that one lost frame never stops a path.
-const HOLD_MIN: u32 = 2;
+use super::{Congestion, Loss, Reply, WINDOW_INITIAL};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    SlowStart,
-    CoolingOff,
-    Avoidance,
-}
+/// One frame, in the fixed point of windows.
+const FRAME: u32 = 256;
+/// Smallest window: one frame in so many round trips.
+const WINDOW_MIN: u32 = FRAME / 64;
+/// Growth per round, where nothing was learned, and where it was.
+const GROWTH_UNTAUGHT: u32 = FRAME;
+const GROWTH: u32 = FRAME / 4;
+/// Rounds without a loss after which the window probes for more: soon after the first lesson, so that all who share the queue see it full
+/// once, then eight times as many each time, up to the latter.
+const PROBE_FIRST: u32 = 64;
+const PROBE_ROUNDS: u32 = 16_384;
+/// Replies after which the shortest round trip of before is forgotten at the latest.
+const SHORTEST_REPLIES: u32 = 1 << 20;
+/// Losses and replies are counted over about as many replies.
+const LOSS_REPLIES: u32 = 256;
+/// So many times as many losses as replies are too many to come of bad cables.
+const LOST_MANY: u32 = 6;
+/// So many losses of late are more than chance.
+const LOST_FEW: u32 = 3;
+/// Longest pause between frames of a window below one.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// A window that remembers what worked.
+/// A window that remembers at which round trip frames were lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Sticky {
+    /// In 1/256 frames.
     cwnd: u32,
     cap: u32,
-    phase: Phase,
-    /// The window held while cooling off; `u32::MAX` before the first loss.
-    hold: u32,
-    /// The last window for which a whole round went through.
-    worked: u32,
-    /// The window when this round began.
-    round_window: u32,
+    slow_start: bool,
+    /// This round's window in whole frames, and what is owed to later rounds in 1/256 frames.
+    window: u32,
+    owed: u32,
+    /// Shortest round trip, of this period and of the one before; microseconds.
+    shortest: [u32; 2],
+    /// The same of requests alone.
+    shortest_data: [u32; 2],
+    shortest_left: u32,
+    /// Mean of the last round trips, in microseconds; 0 before the first.
+    recent: u32,
+    /// The last three round trips, in microseconds.
+    last: [u32; 3],
+    /// The longest that three in a row exceeded, in this round and in the one before; microseconds.
+    peak: [u32; 2],
+    /// The window grows until something is lost, to learn anew.
+    probing: bool,
+    /// The window before that, in 1/256 frames.
+    before: u32,
+    /// The round trip at which frames were lost; microseconds. 0 when nothing was learned.
+    full: u32,
     /// Replies that are left of this round.
     round_left: u32,
+    /// Sum and number of round trips in this round.
+    round_sum: u64,
+    round_samples: u32,
     /// Whether the window was used up at some time in this round; a round that was not proves nothing.
     round_limited: bool,
-    /// Rounds without loss in this phase.
+    /// The last round ended with a cut: what is answered now was sent before it.
+    cut: bool,
+    /// Rounds since the last loss.
     quiet_rounds: u32,
+    /// So many of them lead to the next probe.
+    probe_after: u32,
+    /// Frames lost and answered of late.
+    lost: u32,
+    answered: u32,
 }
 
 impl Sticky {
     /// Starts in slow start.
     pub fn new(cap: u32) -> Sticky {
         let cap = cap.max(1);
-        let cwnd = WINDOW_INITIAL.min(cap);
+        let window = WINDOW_INITIAL.min(cap);
         Sticky {
-            cwnd,
+            cwnd: window * FRAME,
             cap,
-            phase: Phase::SlowStart,
-            hold: u32::MAX,
-            worked: 1,
-            round_window: cwnd,
-            round_left: cwnd,
+            slow_start: true,
+            window,
+            owed: 0,
+            shortest: [u32::MAX; 2],
+            shortest_data: [u32::MAX; 2],
+            shortest_left: SHORTEST_REPLIES,
+            recent: 0,
+            last: [0; 3],
+            peak: [0; 2],
+            probing: false,
+            before: 0,
+            full: 0,
+            round_left: window,
+            round_sum: 0,
+            round_samples: 0,
             round_limited: false,
+            cut: false,
             quiet_rounds: 0,
+            probe_after: PROBE_FIRST,
+            lost: 0,
+            answered: 0,
         }
     }
 
-    fn begin_round(&mut self) {
-        self.round_window = self.cwnd;
-        self.round_left = self.cwnd;
+    fn shortest(&self) -> u32 {
+        self.shortest[0].min(self.shortest[1])
+    }
+
+    /// The round trip of a request where no queue is; 0 before the first. Who comes to a queue that is never empty sees none of those: the
+    /// small frames that proved the path tell how long they can be at most.
+    fn usual(&self) -> u32 {
+        let shortest = self.shortest_data[0].min(self.shortest_data[1]);
+        let bound = self.shortest().saturating_mul(2);
+        if shortest == u32::MAX { 0 } else { shortest.min(bound) }
+    }
+
+    /// The round trip to be kept, if one was learned. The smaller a window, the longer, so that small ones catch up: from three tenths of the
+    /// way to the full queue to all of it, but no further than nine tenths.
+    fn target(&self) -> Option<u32> {
+        let room = self.full.checked_sub(self.shortest()).filter(|_| self.full > 0)?;
+        let part = u64::from(room / 10 * 7) * u64::from(FRAME) / u64::from(FRAME + self.cwnd);
+        let kept = self.shortest() + room / 10 * 3 + part as u32;
+        Some(kept.max(self.usual() / 2 * 3).min(self.shortest() + room / 10 * 9))
+    }
+
+    fn sample(&mut self, rtt: Duration, data: bool) {
+        let rtt = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX / 16).min(u32::MAX / 16);
+        self.shortest[0] = self.shortest[0].min(rtt);
+        if !data {
+            return;
+        }
+        self.shortest_data[0] = self.shortest_data[0].min(rtt);
+        self.shortest_left -= 1;
+        if self.shortest_left == 0 {
+            self.shortest_data = [u32::MAX, self.shortest_data[0]];
+            self.shortest = [u32::MAX, self.shortest[0]];
+            self.shortest_left = SHORTEST_REPLIES;
+        }
+        self.recent = if self.recent == 0 { rtt } else { self.recent - self.recent / 4 + rtt / 4 };
+        self.last = [rtt, self.last[0], self.last[1]];
+        let level = self.last.into_iter().fold(rtt, u32::min);
+        self.peak[0] = self.peak[0].max(level);
+        if self.full > 0 {
+            // Nothing was lost at these.
+            self.full = self.full.max(level);
+        }
+        self.round_sum += u64::from(rtt);
+        self.round_samples += 1;
+    }
+
+    fn end_round(&mut self, in_flight: u32) {
+        self.quiet_rounds += 1;
+        if self.quiet_rounds >= self.probe_after {
+            self.quiet_rounds = 0;
+            self.before = self.cwnd;
+            self.probing = self.full > 0;
+            if self.probing {
+                self.probe_after = (self.probe_after * 8).min(PROBE_ROUNDS);
+            }
+        }
+        let cut = core::mem::take(&mut self.cut);
+        let mean = self.round_sum.checked_div(u64::from(self.round_samples)).map(|mean| mean as u32);
+        let excess = self.target().zip(mean).map_or(0, |(target, mean)| {
+            (u64::from(mean.saturating_sub(target)) * u64::from(FRAME) / u64::from(mean.max(1))) as u32
+        });
+        if excess > 0 && !self.probing {
+            self.slow_start = false;
+            if !cut {
+                self.cut = true;
+                self.set(self.cwnd - self.cwnd * excess.min(FRAME * 3 / 8) / FRAME);
+            }
+        } else if self.round_limited && !self.slow_start {
+            let growth = match (self.full, self.probing) {
+                // Briefly, as the others give way meanwhile.
+                (_, true) => GROWTH_UNTAUGHT,
+                (0, _) => GROWTH_UNTAUGHT,
+                _ => GROWTH,
+            };
+            // Below one frame, where a round is one reply, by as large a share of the window.
+            self.set(self.cwnd + (growth * self.cwnd.min(FRAME) / FRAME).max(1));
+        }
+        if self.slow_start
+            && mean.is_some_and(|mean| mean > self.shortest().saturating_mul(2))
+            && self.cwnd >= 8 * FRAME
+        {
+            self.slow_start = false;
+        }
+        self.begin_round(in_flight);
+    }
+
+    fn begin_round(&mut self, in_flight: u32) {
+        self.owed += self.cwnd % FRAME;
+        self.window = (self.cwnd / FRAME + self.owed / FRAME).clamp(1, self.cap).min(self.window + 1);
+        self.owed %= FRAME;
+        self.round_left = in_flight.max(1);
+        (self.round_sum, self.round_samples) = (0, 0);
+        self.peak = [0, self.peak[0]];
         self.round_limited = false;
     }
 
-    fn enter(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.quiet_rounds = 0;
+    fn set(&mut self, cwnd: u32) {
+        self.cwnd = cwnd.clamp(WINDOW_MIN, self.cap * FRAME);
     }
 
-    fn end_round(&mut self) {
-        if self.round_limited {
-            self.worked = self.round_window;
+    /// Learns from a loss, and tells whether it came of a full queue, as far as can be told.
+    fn learn(&mut self) -> bool {
+        let peak = self.peak[0].max(self.peak[1]).max(self.recent);
+        let usual = self.usual();
+        if peak >= usual.saturating_mul(2) && peak >= self.full / 4 * 3 {
+            self.full = self.full.max(peak);
+            return true;
         }
-        self.quiet_rounds = self.quiet_rounds.saturating_add(1);
-        match self.phase {
-            Phase::SlowStart => {}
-            Phase::CoolingOff if self.quiet_rounds >= COOLING_ROUNDS => self.enter(Phase::Avoidance),
-            Phase::CoolingOff => {}
-            Phase::Avoidance if self.quiet_rounds >= FAST_AFTER_ROUNDS => self.enter(Phase::SlowStart),
-            Phase::Avoidance if self.round_limited => self.grow(self.cap),
-            Phase::Avoidance => {}
+        let many = self.lost * LOST_MANY > self.answered;
+        if self.full == 0 {
+            self.full = if many { peak } else { 0 };
+        } else if many || self.lost < LOST_FEW || self.full >= usual.saturating_mul(4) {
+            self.full -= self.full.saturating_sub(peak) / 4;
+        } else {
+            // It came from a cable; so may have what was learned.
+            self.full += self.full.saturating_sub(self.shortest()) / 16;
         }
-        self.begin_round();
-    }
-
-    fn grow(&mut self, to: u32) {
-        if self.cwnd < to.min(self.cap) {
-            self.cwnd += 1;
-        }
+        many
     }
 }
 
 impl Congestion for Sticky {
     fn window(&self) -> u32 {
-        self.cwnd
+        self.window
     }
 
     fn ssthresh(&self) -> u32 {
-        self.hold
+        if self.slow_start { u32::MAX } else { self.cwnd.div_ceil(FRAME) }
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let pause = u64::from(self.recent) * u64::from(FRAME) / u64::from(self.cwnd);
+        (self.cwnd < FRAME).then(|| Duration::from_micros(pause).min(PAUSE_MAX))
     }
 
     fn set_cap(&mut self, cap: u32) {
         self.cap = cap.max(1);
-        if self.cwnd > self.cap {
-            self.cwnd = self.cap;
-            self.begin_round();
-        }
+        self.set(self.cwnd);
+        self.window = self.window.min(self.cap);
     }
 
-    fn on_reply(&mut self, in_flight: u32) {
-        self.round_limited |= in_flight >= self.cwnd;
-        // Where growth is fast, half of the window in use shows that it was needed: it doubles per round trip.
-        if in_flight.saturating_mul(2) >= self.cwnd {
-            match self.phase {
-                Phase::SlowStart => self.grow(self.cap),
-                Phase::CoolingOff => self.grow(self.hold),
-                Phase::Avoidance => {}
-            }
+    fn on_reply(&mut self, Reply { in_flight, rtt, data }: Reply) {
+        self.answered += 1;
+        if self.answered >= LOSS_REPLIES {
+            (self.answered, self.lost) = (self.answered / 2, self.lost / 2);
+        }
+        if let Some(rtt) = rtt {
+            self.sample(rtt, data);
+        }
+        self.round_limited |= in_flight >= self.window;
+        // In slow start the window doubles per round trip, so half of it in use shows that it was needed.
+        if self.slow_start && in_flight.saturating_mul(2) >= self.window {
+            self.set(self.cwnd + FRAME);
+            self.window = (self.cwnd / FRAME).max(1);
         }
         self.round_left = self.round_left.saturating_sub(1);
         if self.round_left == 0 {
-            self.end_round();
+            self.end_round(in_flight);
         }
     }
 
-    fn on_loss(&mut self, consecutive: bool) {
-        let hold = match self.phase {
-            Phase::CoolingOff if self.quiet_rounds < SHRINK_ROUNDS => self.hold / 4 * 3 + self.hold % 4 / 2,
-            Phase::CoolingOff => self.hold,
-            Phase::SlowStart | Phase::Avoidance => self.worked.min(self.cwnd.saturating_sub(1)),
-        };
-        self.hold = hold.max(HOLD_MIN).min(self.cap);
-        self.worked = self.worked.min(self.hold);
-        self.cwnd = if consecutive { 1 } else { (self.hold / 2).max(1).min(self.cwnd) };
-        self.enter(Phase::CoolingOff);
-        self.begin_round();
+    fn forget(&mut self) {
+        *self = Sticky { shortest: self.shortest, ..Sticky::new(self.cap) };
+    }
+
+    fn on_loss(&mut self, loss: Loss) {
+        self.lost += 1;
+        if loss.consecutive {
+            self.set(self.cwnd.min(FRAME));
+        } else if loss.first && self.learn() {
+            let kept = match (self.slow_start, self.probing) {
+                (true, _) => self.cwnd / 2,
+                (_, true) => self.before.min(self.cwnd / 4 * 3),
+                _ => self.cwnd / 4 * 3,
+            };
+            self.set(kept);
+            self.cut = true;
+        } else {
+            return;
+        }
+        (self.slow_start, self.probing) = (false, false);
+        self.quiet_rounds = 0;
+        let before = self.window;
+        self.begin_round(self.window);
+        self.window = self.window.min(before);
     }
 }

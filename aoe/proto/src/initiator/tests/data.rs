@@ -247,7 +247,7 @@ fn a_late_reply_ends_a_request_that_waits_to_be_sent_again() {
     }
     let sent = host.sent();
     let again = host.advance(ms(10));
-    assert_eq!((sent.len(), again.len()), (4, 1), "the window is one frame after the loss");
+    assert_eq!((sent.len(), again.len()), (4, 2), "the window is half as large after the loss");
     for frame in &sent {
         host.answer(&mut target, frame);
     }
@@ -277,7 +277,8 @@ fn retransmits_obey_the_window() {
     let view = host.initiator.device(device).expect("open");
     let path = view.paths().next().expect("one path");
     assert_eq!(path.counters.loss_epochs, 1);
-    assert!(path.outstanding <= path.cwnd);
+    // Up to three more, to show whether those before are lost.
+    assert!(path.outstanding <= path.cwnd + 3);
     assert_eq!(view.resending() + path.outstanding, 16);
 }
 
