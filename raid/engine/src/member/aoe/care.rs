@@ -57,8 +57,10 @@ impl Aoe {
         }
     }
 
+    /// Tells of a path that went or came, where there are others: of an only one the member's own silence tells.
     pub(super) fn path_changed(&mut self, device: DeviceId, port: PortId, mac: MacAddr, state: &str) {
-        if let (true, Some(open)) = (discovers(self.owner), self.of(device)) {
+        let others = self.driver.initiator().device(device).is_some_and(|view| view.paths().count() > 1);
+        if let (true, true, Some(open)) = (others, discovers(self.owner), self.of(device)) {
             let address = open.address;
             let interface = self.interface(port);
             tracing::info!("{address}: path {interface} to {mac} is {state}");
