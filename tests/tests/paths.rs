@@ -175,6 +175,10 @@ fn interfaces_are_changed_while_the_array_runs() {
             let good = |path: &Value| path["state"] == "up" && set.contains(path["interface"].as_str().unwrap());
             (paths.len() == count && paths.iter().all(good)).then_some(())
         });
+        for left in ["eth1", "eth2"].into_iter().filter(|name| !set.contains(name)) {
+            let sockets = format!("awk -v on=$(ip -o link show {left} | cut -d: -f1) '$5 == on' /proc/net/packet");
+            wait::until("what was left is closed", LIMIT, || world.ok(&sockets).is_empty().then_some(()));
+        }
     }
     let refused = world.sh("etherraid interfaces r5 eth1 nosuch", LIMIT).fails_with(1);
     assert!(refused.contains("no interface named nosuch"), "{refused}");

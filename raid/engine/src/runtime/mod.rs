@@ -402,6 +402,7 @@ impl Plan<'_> {
             ended: false,
             next: None,
             wakes_at: Duration::ZERO,
+            links: 0,
             shape: None,
             shared: Arc::clone(shared),
             devices,

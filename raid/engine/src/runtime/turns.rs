@@ -28,6 +28,29 @@ const NOT_HEARD: Duration = Duration::from_millis(1);
 /// The insides of a worker; none once it has ended.
 type Place = Mutex<Option<WorkerThread>>;
 
+/// Descriptors that a worker's thread waits for: its own, as others may be at the worker meanwhile.
+#[derive(Default)]
+struct Heard {
+    /// The worker's links that they are of.
+    links: u32,
+    fds: Vec<OwnedFd>,
+}
+
+impl Heard {
+    /// Takes in what the worker has now; false where some could not be had.
+    fn refresh(&mut self, worker: &WorkerThread) -> bool {
+        if self.links != worker.links {
+            *self = Heard { links: worker.links, fds: Vec::new() };
+        }
+        // With the same links there are never fewer.
+        let more = worker.devices.fds().skip(self.fds.len()).map(|fd| fd.try_clone_to_owned());
+        let more: io::Result<Vec<OwnedFd>> = more.collect();
+        let whole = more.is_ok();
+        self.fds.extend(more.into_iter().flatten());
+        whole
+    }
+}
+
 /// See the module's text.
 pub(super) struct Turns {
     shared: Arc<Shared>,
@@ -54,7 +77,7 @@ impl Turns {
         let _guard = AbortOnPanic;
         let start = self.shared.start;
         let mut spin = Spin::default();
-        let mut fds = Vec::new();
+        let mut heard = Heard::default();
         loop {
             let mut place = locked(&self.places[index]);
             let Some(worker) = place.as_mut() else { return };
@@ -68,12 +91,12 @@ impl Turns {
             worker.desk.idle();
             worker.pin();
             drop(place);
-            self.wait(index, &mut spin, &mut fds);
+            self.wait(index, &mut spin, &mut heard);
         }
     }
 
     /// Waits until there may be something to do: looks for it a while, and then sleeps.
-    fn wait(&self, index: usize, spin: &mut Spin, fds: &mut Vec<OwnedFd>) {
+    fn wait(&self, index: usize, spin: &mut Spin, heard: &mut Heard) {
         let (most, start) = (self.shared.spin(), self.shared.start);
         let began = start.elapsed();
         let mut pump = false;
@@ -86,27 +109,23 @@ impl Turns {
             })
         });
         if !found {
-            self.sleep(index, fds);
+            self.sleep(index, heard);
         }
         spin.waited(start.elapsed() - began, most);
     }
 
-    fn sleep(&self, index: usize, fds: &mut Vec<OwnedFd>) {
+    fn sleep(&self, index: usize, heard: &mut Heard) {
         let mut place = locked(&self.places[index]);
         let Some(worker) = place.as_mut() else { return };
-        // Descriptors of its own, as others may be at the worker meanwhile. There are never fewer.
-        let more: io::Result<Vec<OwnedFd>> =
-            worker.devices.fds().skip(fds.len()).map(|fd| fd.try_clone_to_owned()).collect();
-        let missing = more.is_err();
-        fds.extend(more.into_iter().flatten());
+        let whole = heard.refresh(worker);
         worker.desk.stay(false);
         let mut timeout = worker.may_sleep();
-        if missing {
+        if !whole {
             timeout = timeout.min(NOT_HEARD);
         }
         drop(place);
         if !timeout.is_zero() {
-            self.bell(index).sleep(fds.iter().map(OwnedFd::as_fd), Some(timeout));
+            self.bell(index).sleep(heard.fds.iter().map(OwnedFd::as_fd), Some(timeout));
         }
         self.shared.board.sleeper(self.shared.workers[index].id).awake();
     }
@@ -161,7 +180,8 @@ impl Turns {
         worker.desk.stay(stays);
         let _guard = AbortOnPanic;
         let start = self.shared.start;
-        let fds = worker.devices.fds().count();
+        let descriptors = |worker: &WorkerThread| (worker.links, worker.devices.fds().count());
+        let before = descriptors(worker);
         for _ in 0..TURNS_MAX {
             if worker.look(false) {
                 match worker.turn(|| start.elapsed()) {
@@ -169,7 +189,7 @@ impl Turns {
                     Turned::End => return true,
                     Turned::Done => {}
                 }
-                if worker.moved || worker.due(start.elapsed()) < worker.wakes_at || worker.devices.fds().count() > fds {
+                if worker.moved || worker.due(start.elapsed()) < worker.wakes_at || descriptors(worker) != before {
                     return true;
                 }
             }

@@ -33,6 +33,8 @@ pub(super) struct WorkerThread {
     pub(super) next: Option<Duration>,
     /// When the thread wakes up though nobody wakes it.
     pub(super) wakes_at: Duration,
+    /// How often the links were opened anew: descriptors from before are of no use.
+    pub(super) links: u32,
     pub(super) desk: Desk,
     /// What the worker is becoming.
     pub(super) shape: Option<Shape>,
@@ -115,6 +117,7 @@ impl WorkerThread {
                     let _ = to.try_send(devices);
                 }
                 WorkerMsg::Relink => {
+                    self.links += 1;
                     if let Err(error) = self.devices.relink(now) {
                         tracing::error!(%error, "a worker cannot open the interfaces: it goes on with those that it has");
                     }
