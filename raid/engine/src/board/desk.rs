@@ -11,9 +11,9 @@ use crate::sync::Ordering;
 /// A worker takes no further region once it has so many parts for a turn. What waits beyond that others may take.
 pub const TAKE_PARTS: usize = 64;
 
-/// The same in sectors: 256 KiB, which with old content and parity stay in a CPU's own cache until they are done. A region's letters are taken
-/// together, as neighbours are merged.
-pub const TAKE_SECTORS: u64 = 512;
+/// The same in sectors: 128 KiB, which with old content, parity and what members in memory have of them stay in a CPU's own cache until they are
+/// done. A region's letters are taken together, as neighbours are merged, so a turn often has twice that.
+pub const TAKE_SECTORS: u64 = 256;
 
 /// What a desk needs to know of the worker that sits there.
 pub trait Holder {

@@ -33,7 +33,7 @@ fn seated(board: &Arc<Board>, workers: u8) -> Vec<Desk> {
 fn post(board: &Board, next: &mut u32, regions: impl Iterator<Item = u64>, home: usize) -> Vec<u8> {
     let part = |region| {
         let (client, op, stripe, data) = (ClientId(1), PartOp::Read, StripeIndex(region * ROWS), DataIndex(0));
-        Part { client, op, request: 0, stripe, data, from: 0, sectors: 8, piece: Piece::NONE }
+        Part { client, op, request: 0, stripe, data, from: 0, sectors: 1, piece: Piece::NONE }
     };
     let parts: Vec<Part> = regions.map(part).collect();
     let slot_of = |_: &Part| {

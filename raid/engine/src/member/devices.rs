@@ -138,11 +138,11 @@ impl Devices {
 
     /// Hands a request over; it ends with one `Done`, in `done` at once or from a later [`pump`](Devices::pump).
     pub fn submit(&mut self, now: Duration, request: &MemberRequest, segs: &[Piece], done: &mut Vec<Done>) {
-        let MemberRequest { id, op, lba, sectors, .. } = *request;
+        let id = request.id;
         let device = self.slots.get(usize::from(request.handle.0)).and_then(Option::as_ref);
         match (device, &mut self.files, &mut self.aoe) {
             (Some(Device::Memory(disk)), ..) => {
-                let status = disk.run(op, lba, sectors, segs);
+                let status = disk.run(request, segs);
                 done.push(Done { id, status, boot: None, closed_until: None });
             }
             (Some(Device::File(disk)), Some(files), _) => files.submit(disk, request, segs),

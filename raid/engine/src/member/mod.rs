@@ -49,6 +49,8 @@ pub struct MemberRequest {
     pub segs_from: u32,
     /// How many segments; together they are `sectors` long.
     pub segs: u32,
+    /// A write of sectors some of which were read a moment ago, to be changed: where they lie in memory, they are in the CPU's caches.
+    pub warm: bool,
 }
 
 /// The end of a member request. Exactly one for each request.

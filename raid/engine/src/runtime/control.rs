@@ -400,7 +400,8 @@ impl ControlThread {
             self.done.push(Done { id, status: IoStatus::Failed, boot: None, closed_until: None });
             return;
         }
-        let request = MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32 };
+        let request =
+            MemberRequest { id, handle, op, lba, sectors, segs_from: 0, segs: segs.len() as u32, warm: false };
         let now = self.now;
         self.sent = true;
         self.devices.submit(now, &request, &segs, &mut self.done);

@@ -409,6 +409,7 @@ impl Plan<'_> {
             inputs: Inputs::default(),
             effects: Effects::default(),
             events: Vec::new(),
+            hot: false,
             replies: Vec::new(),
         })
     }

@@ -157,8 +157,16 @@ impl Opener {
         self.next += 1;
         let seg = self.arena.piece().sub(0, sectors.0 as u32);
         let segs = if op == MemberOp::Flush { &[][..] } else { std::slice::from_ref(&seg) };
-        let request =
-            MemberRequest { id, handle, op, lba, sectors: sectors.0 as u32, segs_from: 0, segs: segs.len() as u32 };
+        let request = MemberRequest {
+            id,
+            handle,
+            op,
+            lba,
+            sectors: sectors.0 as u32,
+            segs_from: 0,
+            segs: segs.len() as u32,
+            warm: false,
+        };
         let mut done: Vec<Done> = Vec::new();
         self.devices.submit(self.start.elapsed(), &request, segs, &mut done);
         let deadline = self.start.elapsed() + PATIENCE;

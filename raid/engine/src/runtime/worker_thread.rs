@@ -43,6 +43,8 @@ pub(super) struct WorkerThread {
     pub(super) inputs: Inputs,
     pub(super) effects: Effects,
     pub(super) events: Vec<DeviceEvent>,
+    /// Some members carried requests out at once in the last turn, which took parts on.
+    pub(super) hot: bool,
     /// Replies of this turn, by client.
     pub(super) replies: Vec<(ClientId, Arc<ClientShared>, Vec<PartReply>)>,
 }
@@ -83,8 +85,9 @@ impl WorkerThread {
         if !self.collect(clock()) {
             return Turned::End;
         }
+        let takes = !self.inputs.parts.is_empty();
         self.next = self.worker.turn(clock(), &mut self.inputs, &mut self.effects);
-        self.carry_out(clock());
+        self.carry_out(clock(), takes);
         self.take_shape();
         let (traffic, taken) = (self.devices.traffic(), self.desk.traffic);
         self.shared.workers[self.index].publish(&self.worker.counters(), self.worker.cache_bytes(), traffic, taken);
@@ -94,7 +97,10 @@ impl WorkerThread {
 
     /// Empties the queues into the inputs; false when the thread is to end.
     fn collect(&mut self, now: Duration) -> bool {
-        self.take_parts();
+        // What members have read at once is in the CPU's caches: it is seen to before more is taken on, which would push it out.
+        if !std::mem::take(&mut self.hot) {
+            self.take_parts();
+        }
         // After the parts: whatever the array said before it sent a part is here by now.
         while let Some(msg) = self.shared.workers[self.index].control.pop() {
             match msg {
@@ -188,7 +194,7 @@ impl WorkerThread {
         }
     }
 
-    fn carry_out(&mut self, now: Duration) {
+    fn carry_out(&mut self, now: Duration, takes: bool) {
         let effects = &mut self.effects;
         for cancel in effects.cancels.drain(..) {
             self.devices.cancel(now, cancel.handle, cancel.id);
@@ -198,6 +204,7 @@ impl WorkerThread {
             self.devices.submit(now, &request, segs, &mut self.inputs.done);
         }
         effects.segs.clear();
+        self.hot = takes && !self.inputs.done.is_empty();
         self.devices.pump(now, &mut self.inputs.done);
         self.pass_events(now);
         let effects = &mut self.effects;

@@ -46,6 +46,8 @@ pub(super) struct Io {
     pub(super) sectors: u32,
     /// Sent alone: not to be merged, since a merged request failed.
     pub(super) alone: bool,
+    /// As [`MemberRequest::warm`].
+    pub(super) warm: bool,
     /// Next io of the same member request.
     next: u32,
     /// First io of a request that is out: which of its uses this is; 0 otherwise.
@@ -56,12 +58,17 @@ pub(super) struct Io {
 
 impl Io {
     pub(super) fn new(whose: Whose, handle: MemberHandle, op: MemberOp, lba: Sector, sectors: u32) -> Io {
-        Io { whose, handle, op, lba, sectors, alone: false, next: NONE, serial: 0, cancelled: false }
+        Io { whose, handle, op, lba, sectors, alone: false, warm: false, next: NONE, serial: 0, cancelled: false }
     }
 
     /// The same, not to be merged.
     pub(super) fn alone(self) -> Io {
         Io { alone: true, ..self }
+    }
+
+    /// The same, of sectors that the run has read.
+    pub(super) fn warm(self) -> Io {
+        Io { warm: true, ..self }
     }
 }
 
@@ -76,6 +83,7 @@ struct Outgoing {
     segs_from: u32,
     segs: u32,
     alone: bool,
+    warm: bool,
 }
 
 /// Low bits of a key: place in the list.
@@ -114,10 +122,10 @@ impl Ios {
                 _ => self.segs.push(seg),
             }
         }
-        let (handle, op, lba, sectors, alone) = (io.handle, io.op, io.lba, io.sectors, io.alone);
+        let Io { handle, op, lba, sectors, alone, warm, .. } = io;
         let id = self.pool.put(io);
         let segs = (self.segs.len() - from) as u32;
-        self.out.push(Outgoing { handle, op, lba, sectors, io: id, segs_from: from as u32, segs, alone });
+        self.out.push(Outgoing { handle, op, lba, sectors, io: id, segs_from: from as u32, segs, alone, warm });
     }
 
     /// Merges what was queued in this turn and moves it to the effects.
@@ -134,6 +142,7 @@ impl Ios {
                 && mergeable(last, &o, self.pool[tail].alone)
             {
                 last.sectors += o.sectors;
+                last.warm |= o.warm;
                 for seg in segs {
                     match effects.segs.last_mut() {
                         Some(end) if end.touches(*seg) => *end = end.joined(*seg),
@@ -151,8 +160,8 @@ impl Ios {
                 let id = MemberRequestId(u64::from(self.serial) << 32 | u64::from(o.io));
                 let segs_from = effects.segs.len() as u32;
                 effects.segs.extend_from_slice(segs);
-                let (handle, op, lba, sectors, segs) = (o.handle, o.op, o.lba, o.sectors, o.segs);
-                effects.requests.push(MemberRequest { id, handle, op, lba, sectors, segs_from, segs });
+                let Outgoing { handle, op, lba, sectors, segs, warm, .. } = o;
+                effects.requests.push(MemberRequest { id, handle, op, lba, sectors, segs_from, segs, warm });
                 self.requests += u64::from(op != MemberOp::Flush);
             }
             self.request_sectors += u64::from(o.sectors);

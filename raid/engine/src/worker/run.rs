@@ -46,6 +46,16 @@ pub(super) enum Planned {
     Sync(SyncPlan),
 }
 
+impl Planned {
+    /// Blocks to be read.
+    pub(super) fn read(&self) -> MemberSet {
+        match self {
+            Planned::Data(plan) => plan.read,
+            Planned::Sync(plan) => plan.read,
+        }
+    }
+}
+
 /// Some of the caller's memory: `piece` holds the run's sectors from `off` on, of this member's block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seg {

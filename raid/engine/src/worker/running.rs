@@ -244,10 +244,7 @@ impl Worker {
         self.counters.blocks_cached += cached.len() as u64;
         run.phase = Phase::Reading;
         self.count_method(&planned);
-        let read = match planned {
-            Planned::Data(plan) => plan.read,
-            Planned::Sync(plan) => plan.read,
-        };
+        let read = planned.read();
         for member in read {
             self.send(id, member, MemberOp::Read, false);
         }
@@ -319,6 +316,8 @@ impl Worker {
         let io = Io::new(whose, place.handle, op, lba, run.sectors);
         let io = if alone { io.alone() } else { io };
         let run = &self.runs[id];
+        let warm = run.planned.is_some_and(|planned| planned.read().contains(member));
+        let io = if warm { io.warm() } else { io };
         if op == MemberOp::Write && run.kind == Kind::Write && run.given.contains(member) {
             self.ios.send(io, run.given_pieces(member));
         } else {

@@ -9,7 +9,6 @@ mod model;
 mod restarted;
 mod seeds;
 mod shapes;
-mod speed;
 mod world;
 
 use super::Worker;

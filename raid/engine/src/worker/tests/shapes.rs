@@ -214,3 +214,19 @@ fn a_write_beside_one_on_its_way_does_not_wait() {
     assert_eq!(reads(&world.log), [8; 4]);
     world.finish();
 }
+
+#[test]
+fn writes_of_what_was_read_before_are_warm() {
+    let mut world = world(5);
+    let start = world.span().0;
+    world.write(start, 8);
+    world.settle();
+    let warm =
+        |log: &[MemberRequest]| log.iter().filter(|r| r.op == MemberOp::Write).map(|r| r.warm).collect::<Vec<_>>();
+    assert_eq!(warm(&world.log), [true; 2], "old data and old parity were read");
+    world.log.clear();
+    world.write(start + 512, 512);
+    world.settle();
+    assert_eq!(warm(&world.log), [false; 5], "a row given whole");
+    world.finish();
+}
