@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, LinkWatch, PacketConfig, PacketLink, Role};
+use aoe_net::link::{FaultConfig, FaultLink, Link, LinkError, LinkWatch, PacketConfig, PacketLink, RING, Role};
 use aoe_proto::initiator::{Tunables, WorkerId};
 use clap::Args;
 use raid_engine::member::aoe::Links;
@@ -18,6 +18,9 @@ use crate::usage::usage;
 
 /// The number of openers: they run before there is an array, and find an interface that is down unusable.
 const OPENER: WorkerId = WorkerId(255);
+
+/// Frames in the receive ring of one socket at most: memory of the kernel's.
+pub(crate) const RING_MAX: usize = 4096;
 
 /// Options of every command that may use the network.
 #[derive(Clone, Debug, Default, Args)]
@@ -42,23 +45,26 @@ impl InterfaceArgs {
         }
     }
 
-    /// The links for initiators; none without an interface.
-    pub(crate) fn links(&self, tunables: &Tunables) -> Option<Arc<dyn Links>> {
-        self.tunable_links(tunables).map(|links| links as Arc<dyn Links>)
+    /// The links for initiators of so many devices; none without an interface.
+    pub(crate) fn links(&self, tunables: &Tunables, devices: usize) -> Option<Arc<dyn Links>> {
+        self.tunable_links(tunables, devices).map(|links| links as Arc<dyn Links>)
     }
 
     /// The same, for an array whose settings and interfaces may change.
-    pub(crate) fn tunable_links(&self, tunables: &Tunables) -> Option<Arc<Interfaces>> {
-        let links = Interfaces { args: Mutex::new(self.clone()), tunables: Mutex::new(*tunables) };
+    pub(crate) fn tunable_links(&self, tunables: &Tunables, devices: usize) -> Option<Arc<Interfaces>> {
+        let links = Interfaces { args: Mutex::new(self.clone()), tunables: Mutex::new(*tunables), devices };
         (!self.interfaces.is_empty()).then(|| Arc::new(links))
     }
 
-    /// A link on each interface in turn, number `owner` of those that this process opens there.
-    pub(crate) fn open(&self, role: Role, owner: u8, allow_down: bool) -> Result<Vec<Box<dyn Link>>, LinkError> {
+    /// A link on each interface in turn, number `owner` of those that this process opens there, as `config` says for an interface.
+    pub(crate) fn open(
+        &self,
+        owner: u8,
+        config: impl Fn(&str) -> PacketConfig,
+    ) -> Result<Vec<Box<dyn Link>>, LinkError> {
         let mut links: Vec<Box<dyn Link>> = Vec::new();
         for (index, interface) in self.interfaces.iter().enumerate() {
-            let config = PacketConfig { allow_down, ..PacketConfig::new(interface, role) };
-            let link = PacketLink::open(&config)?;
+            let link = PacketLink::open(&config(interface))?;
             let Some(fault) = self.fault else {
                 links.push(Box::new(link));
                 continue;
@@ -77,6 +83,8 @@ impl InterfaceArgs {
 pub(crate) struct Interfaces {
     args: Mutex<InterfaceArgs>,
     tunables: Mutex<Tunables>,
+    /// How many devices an initiator may have open.
+    devices: usize,
 }
 
 impl Interfaces {
@@ -114,8 +122,13 @@ impl Links for Interfaces {
 
     fn open(&self, worker: WorkerId, discovers: bool) -> io::Result<Vec<Box<dyn Link>>> {
         let role = Role::Initiator { worker: worker.0, discovers };
+        // Room for what may be under way. Those that only look for devices have few frames, and need no memory of the kernel's.
+        let frames = self.tunables().aoe_maxout as usize * self.devices;
+        let receive_ring = (!discovers).then(|| frames.clamp(RING, RING_MAX));
         // An array that runs stands an interface that is down for a while; one that is to be started is told at once.
-        self.args().open(role, worker.0, worker != OPENER).map_err(|error| io::Error::other(one_line(&error)))
+        let allow_down = worker != OPENER;
+        let config = |name: &str| PacketConfig { receive_ring, allow_down, ..PacketConfig::new(name, role) };
+        self.args().open(worker.0, config).map_err(|error| io::Error::other(one_line(&error)))
     }
 
     fn tunables(&self) -> Tunables {
@@ -130,10 +143,10 @@ mod tests {
     #[test]
     fn what_was_tuned_counts_for_initiators_made_later() {
         let args = InterfaceArgs { interfaces: vec!["eth1".to_owned()], fault: None };
-        let links = args.tunable_links(&Tunables::default()).expect("an interface is named");
+        let links = args.tunable_links(&Tunables::default(), 1).expect("an interface is named");
         let engine: Arc<dyn Links> = Arc::<Interfaces>::clone(&links);
         links.tune(Tunables { aoe_maxout: 7, ..Tunables::default() });
         assert_eq!(engine.tunables().aoe_maxout, 7);
-        assert!(InterfaceArgs::default().links(&Tunables::default()).is_none());
+        assert!(InterfaceArgs::default().links(&Tunables::default(), 1).is_none());
     }
 }

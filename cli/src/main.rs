@@ -9,6 +9,7 @@
 //! | [`run`] | `run`: assembles an array and serves it |
 //! | [`detail`], [`manage`] | `detail`, `add`, `fail`, `remove`, `stop`: talk to a running array |
 //! | [`shelf`] | `shelf`: serves disks over AoE |
+//! | [`capture`] | `capture`: writes what an interface saw of AoE into a file |
 //! | [`mod@bench`] | `bench`: measures arrays and AoE devices |
 //! | [`simulate`] | `simulate`: initiators and shelves over a simulated network |
 //! | [`tools`] | all commands that look at members, arrays and AoE devices, or set a single thing |
@@ -24,6 +25,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
 mod bench;
+mod capture;
 mod control;
 mod create;
 mod demo;
@@ -74,6 +76,7 @@ enum Command {
     Bench(bench::Args),
     Shelf(shelf::Args),
     Simulate(simulate::Args),
+    Capture(capture::Args),
     #[command(hide = true)]
     UnmountAfter(sysfs::UnmountArgs),
     #[command(flatten)]
@@ -94,6 +97,7 @@ impl Command {
             Command::Bench(args) => bench::run(args),
             Command::Shelf(args) => shelf::run(args),
             Command::Simulate(args) => simulate::run(args),
+            Command::Capture(args) => capture::run(args),
             Command::UnmountAfter(args) => sysfs::unmount_after(args),
             Command::Tool(tool) => tool.run(),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints. One that is not here fails the test.
-const PRINTS: [(&str, &str); 75] = [
+const PRINTS: [(&str, &str); 79] = [
     ("etherraid demo", "every byte read was right"),
     ("etherraid demo --in-process", "every byte read was right"),
     ("etherraid create r5 -l 5 -n 5 -c 64K -i eth1 e9.0 e9.1 e9.2 e9.3 e9.4", "r5: created"),
@@ -30,6 +30,7 @@ const PRINTS: [(&str, &str); 75] = [
     ("etherraid bench randwrite --members 'mem:64M*5' --bs 4k --group-thread-cnt 0,1", "4k"),
     ("etherraid bench randwrite --members 'mem:64M*5' --bs 4k,64k --runtime 1 --limit --plot bench.svg", "of limit"),
     ("etherraid bench read -i eth1 --device e9.0 --bs 64k --json", "\"mode\": \"read\""),
+    ("etherraid bench read -i eth1 --device e9.0 --bs 4k,64k --runtime 1 --limit", "limit busy"),
     ("etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k", "4k"),
     ("etherraid simulate four_shelves.toml", "goodput "),
     ("etherraid simulate four_shelves.toml --set aoe_congestion=1 --set aoe_window=16", "from submission"),
@@ -37,6 +38,9 @@ const PRINTS: [(&str, &str); 75] = [
     ("etherraid shelf -i eth1 -d 1.0=/dev/sdb -d 1.1=/dev/sdc", "ready: e1.1"),
     ("etherraid shelf -i eth1 -i eth2 -d 1.0=disk0.img,ro -d 1.1=disk1.img,offset=1M,length=32M", "ready: e1.1"),
     ("etherraid shelf -i eth1 -d 1.0=/dev/sdb --state /var/lib/etherraid -m 02:00:00:00:00:02", "ready: e1.0"),
+    ("etherraid shelf -i eth1 -d 1.0=null:16G", "ready: e1.0 null:17179869184 16777216 KiB"),
+    ("etherraid capture -i eth1 aoe.pcap", "ready: capturing AoE on eth1 to aoe.pcap"),
+    ("etherraid capture -i eth1 -i eth2 -c 1000000 aoe.pcap", "ready: capturing AoE on eth1, eth2 to aoe.pcap"),
     ("etherraid examine /dev/sdb /dev/sdc", "/dev/sdc:\n          Magic : a92b4efc\n"),
     ("etherraid examine -i eth1 e9.0 e9.1 e9.2", "e9.2:\n          Magic : a92b4efc\n"),
     ("etherraid examine --json disk0.img", "\"array_uuid\": "),
@@ -153,7 +157,8 @@ fn world(command: &str) -> World {
 
 fn run(world: &World, example: &str) {
     let needle = prints(example);
-    let serves = ["etherraid run ", "etherraid shelf "].iter().any(|start| example.starts_with(start));
+    let serves =
+        ["etherraid run ", "etherraid shelf ", "etherraid capture "].iter().any(|start| example.starts_with(start));
     let printed = match serves {
         true => {
             let served = world.serve(example, "ready: ");

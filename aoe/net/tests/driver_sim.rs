@@ -2,10 +2,10 @@
 
 mod common;
 
-use aoe_net::driver::{Driver, Limits, Memory};
+use aoe_net::driver::{Driver, Memory};
 use aoe_net::link::{FrameRef, Link, LinkCounters};
 use aoe_proto::initiator::{
-    Completion, Config, Credits, DeviceId, Event, Initiator, Op, Request, RequestId, Status, WorkerId,
+    Completion, Config, Credits, DeviceId, Event, Initiator, Op, Request, RequestId, Status, Tunables, WorkerId,
 };
 use aoe_proto::port::{PortId, PortInfo};
 use aoe_proto::shelf::{BlockStore, DeviceConfig, DeviceState, Outcome, Shelf, ShelfConfig, StoreError};
@@ -136,7 +136,8 @@ impl World {
         let ether = Arc::new(Mutex::new(Ether { network, now: Duration::ZERO, arrived: Vec::new() }));
         let link = SimLink { ether: Arc::clone(&ether), port: near, info: info(1), clogged, calls: 0 };
         let mut driver = Driver::new(Initiator::new(Config::new(WorkerId(0), 1)), vec![Box::new(link)]);
-        driver.set_limits(Limits { aoe_maxioc: 1, aoe_maxtx: 1 });
+        let tunables = Tunables { aoe_maxioc: 1, aoe_maxtx: 1, ..Tunables::default() };
+        driver.initiator().set_tunables(Duration::ZERO, tunables).expect("in their ranges");
         driver.initiator().open(Duration::ZERO, DEVICE, Arc::new(Credits::new()));
         World { ether, far, shelf, driver, memory: OneBuffer(Vec::new()), found: None }
     }

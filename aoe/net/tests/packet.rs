@@ -1,4 +1,4 @@
-//! The packet socket link on veth pairs: both MTUs, the filter, link loss, an interface that is removed and comes back.
+//! The packet socket link on veth pairs, with a receive ring and without: both MTUs, the filter, link loss, an interface that is removed and comes back.
 
 mod common;
 
@@ -9,9 +9,37 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Opens a link and waits for its carrier.
-fn open(interface: &str, role: Role) -> PacketLink {
-    open_with(&PacketConfig::new(interface, role))
+/// A way to receive, which all tests go through in turn.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Ring,
+    Batches,
+}
+
+impl Kind {
+    fn config(self, interface: &str, role: Role) -> PacketConfig {
+        let config = PacketConfig::new(interface, role);
+        PacketConfig { receive_ring: config.receive_ring.filter(|_| matches!(self, Kind::Ring)), ..config }
+    }
+
+    /// Opens a link and waits for its carrier.
+    fn open(self, interface: &str, role: Role) -> PacketLink {
+        self.open_with(&self.config(interface, role))
+    }
+
+    fn open_with(self, config: &PacketConfig) -> PacketLink {
+        let link = open_with(config);
+        assert_eq!(link.has_ring(), matches!(self, Kind::Ring), "nothing refuses rings here");
+        link
+    }
+}
+
+/// Runs a test in a namespace of its own for each kind.
+fn for_each_kind(mtu: u32, test: impl Fn(Kind) + Send + Sync) {
+    for kind in [Kind::Ring, Kind::Batches] {
+        println!("{kind:?}");
+        in_namespace(mtu, || test(kind));
+    }
 }
 
 fn open_with(config: &PacketConfig) -> PacketLink {
@@ -46,9 +74,9 @@ fn refresh_until(link: &mut PacketLink, done: impl Fn(&PacketLink) -> bool) {
 #[test]
 fn full_frames_pass_in_batches_and_in_pieces() {
     for mtu in [1500, 9000] {
-        in_namespace(mtu, || {
-            let mut a = open("ve0", Role::Everything);
-            let mut b = open("ve1", Role::Everything);
+        for_each_kind(mtu, |kind| {
+            let mut a = kind.open("ve0", Role::Everything);
+            let mut b = kind.open("ve1", Role::Everything);
             assert_eq!(a.info().unwrap().mtu, mtu);
             let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
             let sent: Vec<_> = (0..3 * BATCH as u32).map(|i| frame(dst, src, false, i, mtu as usize + 14)).collect();
@@ -75,11 +103,11 @@ fn full_frames_pass_in_batches_and_in_pieces() {
 
 #[test]
 fn the_kernel_filters_by_role() {
-    in_namespace(1500, || {
-        let mut a = open("ve0", Role::Everything);
-        let mut shelf = open("ve1", Role::Shelf);
-        let mut first = open("ve1", Role::Initiator { worker: 0, discovers: true });
-        let mut second = open("ve1", Role::Initiator { worker: 1, discovers: false });
+    for_each_kind(1500, |kind| {
+        let mut a = kind.open("ve0", Role::Everything);
+        let mut shelf = kind.open("ve1", Role::Shelf);
+        let mut first = kind.open("ve1", Role::Initiator { worker: 0, discovers: true });
+        let mut second = kind.open("ve1", Role::Initiator { worker: 1, discovers: false });
         let (dst, src) = (shelf.info().unwrap().mac, mac(9));
         let request = frame(dst, src, false, 5, 60);
         let beacon = frame(dst, src, true, 0, 60);
@@ -101,10 +129,11 @@ fn the_kernel_filters_by_role() {
 
 #[test]
 fn what_the_queue_can_not_hold_is_dropped_and_counted() {
-    in_namespace(9000, || {
-        let config = PacketConfig { receive_buffer: 1 << 20, ..PacketConfig::new("ve1", Role::Shelf) };
-        let mut b = open_with(&config);
-        let mut a = open("ve0", Role::Everything);
+    for_each_kind(9000, |kind| {
+        let config = kind.config("ve1", Role::Shelf);
+        let receive_ring = config.receive_ring.map(|_| 100);
+        let mut b = kind.open_with(&PacketConfig { receive_ring, receive_buffer: 1 << 20, ..config });
+        let mut a = kind.open("ve0", Role::Everything);
         let holds = b.receive_frames();
         assert!((64..200).contains(&holds), "{holds}");
         let one = frame(b.info().unwrap().mac, a.info().unwrap().mac, false, 1, 9014);
@@ -122,8 +151,8 @@ fn what_the_queue_can_not_hold_is_dropped_and_counted() {
 
 #[test]
 fn errors_say_what_and_what_to_try() {
-    in_namespace(1500, || {
-        let open = |name: &str| PacketLink::open(&PacketConfig::new(name, Role::Shelf)).err();
+    for_each_kind(1500, |kind| {
+        let open = |name: &str| PacketLink::open(&kind.config(name, Role::Shelf)).err();
         let error = open("nosuch").unwrap();
         assert!(matches!(&error, LinkError::NoInterface { existing, .. } if existing.contains(&"ve0".to_owned())));
         assert!(error.to_string().contains("no interface named nosuch; there are: lo, "), "{error}");
@@ -133,7 +162,7 @@ fn errors_say_what_and_what_to_try() {
         ip("link set ve0 down");
         let error = open("ve0").unwrap();
         assert!(error.to_string().contains("ip link set ve0 up"), "{error}");
-        let waits = PacketConfig { allow_down: true, ..PacketConfig::new("ve0", Role::Shelf) };
+        let waits = PacketConfig { allow_down: true, ..kind.config("ve0", Role::Shelf) };
         let mut link = PacketLink::open(&waits).unwrap();
         assert_eq!(link.info(), None);
         ip("link set ve0 up");
@@ -145,8 +174,8 @@ fn errors_say_what_and_what_to_try() {
 
 #[test]
 fn a_link_that_went_down_works_again() {
-    in_namespace(1500, || {
-        let (mut a, mut b) = (open("ve0", Role::Everything), open("ve1", Role::Everything));
+    for_each_kind(1500, |kind| {
+        let (mut a, mut b) = (kind.open("ve0", Role::Everything), kind.open("ve1", Role::Everything));
         let one = frame(b.info().unwrap().mac, a.info().unwrap().mac, false, 1, 60);
         for round in 1..=3 {
             ip("link set ve1 down");
@@ -167,15 +196,15 @@ fn a_link_that_went_down_works_again() {
 
 #[test]
 fn an_interface_that_was_removed_and_made_again_is_found_by_its_name() {
-    in_namespace(1500, || {
-        let mut b = open("ve1", Role::Everything);
+    for_each_kind(1500, |kind| {
+        let mut b = kind.open("ve1", Role::Everything);
         ip("link del ve0");
         refresh_until(&mut b, |link| link.info().is_none());
         assert_eq!(b.send(&[FrameRef::whole(&[0; 60])]), 1);
         veth_pair("ve0", "ve1", 9000);
         refresh_until(&mut b, |link| link.info().is_some());
         assert_eq!(b.info().unwrap().mtu, 9000);
-        let mut a = open("ve0", Role::Everything);
+        let mut a = kind.open("ve0", Role::Everything);
         let long = frame(b.info().unwrap().mac, a.info().unwrap().mac, false, 1, 9014);
         assert_eq!(a.send(&[FrameRef::whole(&long)]), 1);
         assert_eq!(receive(&mut b, 1), [long]);
@@ -184,8 +213,8 @@ fn an_interface_that_was_removed_and_made_again_is_found_by_its_name() {
 
 #[test]
 fn a_changed_mtu_is_followed() {
-    in_namespace(1500, || {
-        let (mut a, mut b) = (open("ve0", Role::Everything), open("ve1", Role::Everything));
+    for_each_kind(1500, |kind| {
+        let (mut a, mut b) = (kind.open("ve0", Role::Everything), kind.open("ve1", Role::Everything));
         let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
         let long = frame(dst, src, false, 1, 9014);
         // Too long for the interface: refused by the kernel, counted, and the next frame still goes.
@@ -213,10 +242,10 @@ fn a_changed_mtu_is_followed() {
 
 #[test]
 fn frames_that_waited_too_long_are_dropped() {
-    in_namespace(1500, || {
+    for_each_kind(1500, |kind| {
         let longest_wait = Some(Duration::from_millis(200));
-        let mut b = open_with(&PacketConfig { longest_wait, ..PacketConfig::new("ve1", Role::Shelf) });
-        let mut a = open("ve0", Role::Everything);
+        let mut b = kind.open_with(&PacketConfig { longest_wait, ..kind.config("ve1", Role::Shelf) });
+        let mut a = kind.open("ve0", Role::Everything);
         let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
         let [old, new] = [1, 2].map(|tag| frame(dst, src, false, tag, 60));
         // The kernel begins to note arrival times a moment after it was asked to; frames before that count as just arrived.
@@ -255,5 +284,40 @@ fn changes_of_interfaces_are_told_and_all_of_them_are_listed() {
         let found = host_interfaces().unwrap();
         let told: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.up, found.mtu)).collect();
         assert_eq!(told, [("ve0", true, 9000), ("ve1", false, 1500)], "the loop is none of Ethernet");
+    });
+}
+
+#[test]
+fn where_a_ring_is_refused_frames_are_read_in_batches() {
+    in_namespace(1500, || {
+        // More than the kernel can count.
+        let config = PacketConfig { receive_ring: Some(1 << 30), ..PacketConfig::new("ve1", Role::Everything) };
+        let mut b = open_with(&config);
+        assert!(!b.has_ring());
+        let mut a = open_with(&PacketConfig::new("ve0", Role::Everything));
+        let one = frame(b.info().unwrap().mac, a.info().unwrap().mac, false, 1, 1514);
+        assert_eq!(a.send(&[FrameRef::whole(&one)]), 1);
+        assert_eq!(receive(&mut b, 1), [one]);
+    });
+}
+
+#[test]
+fn frames_stay_in_order_around_the_ring() {
+    in_namespace(9000, || {
+        let config = PacketConfig { receive_ring: Some(100), ..PacketConfig::new("ve1", Role::Everything) };
+        let (mut a, mut b) = (open_with(&PacketConfig::new("ve0", Role::Everything)), open_with(&config));
+        let (dst, src) = (b.info().unwrap().mac, a.info().unwrap().mac);
+        let mut next = 0;
+        for round in 0..200 {
+            // Lengths and counts that have nothing to do with the ring's.
+            let count = 1 + round * 7 % 50;
+            let sent: Vec<_> =
+                (next..next + count).map(|i| frame(dst, src, false, i, 60 + i as usize * 37 % 8954)).collect();
+            let refs: Vec<_> = sent.iter().map(|frame| FrameRef::whole(frame)).collect();
+            assert_eq!(a.send(&refs), refs.len());
+            assert!(receive(&mut b, sent.len()) == sent, "round {round}");
+            next += count;
+        }
+        assert_eq!(b.counters().receive_dropped, 0);
     });
 }

@@ -1,6 +1,6 @@
 //! Stores: each kind against a plain byte vector, and what files in particular must do.
 
-use aoe_net::store::{FileOptions, FileStore, MemoryStore, OpenError, Survivors, VolatileStore};
+use aoe_net::store::{FileOptions, FileStore, MemoryStore, NullStore, OpenError, Survivors, VolatileStore};
 use aoe_proto::shelf::{BlockStore, StoreError};
 use aoe_proto::wire::{Lba, SECTOR};
 use proptest::prelude::*;
@@ -249,4 +249,24 @@ fn high_addresses_are_not_cut_to_32_bits() {
     store.flush().unwrap();
     store.trim(Lba(0), last + 1).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
+}
+
+#[test]
+fn a_null_store_forgets_all_but_its_start() {
+    const KEPT: u64 = 2048;
+    let mut store = NullStore::new(1 << 35);
+    assert_eq!((store.sectors(), store.read_only()), (1 << 35, false));
+    for lba in [0, 7, KEPT - 1, KEPT, KEPT + 1, (1 << 35) - 4] {
+        store.write(Lba(lba), &[lba as u8 | 1; 4 * SECTOR], true).unwrap();
+        store.flush().unwrap();
+        let mut buf = [0xEE; 4 * SECTOR];
+        store.read(Lba(lba), &mut buf).unwrap();
+        let kept = KEPT.saturating_sub(lba).min(4) as usize * SECTOR;
+        assert!(buf[..kept].iter().all(|byte| *byte == lba as u8 | 1), "{lba}");
+        assert!(buf[kept..].iter().all(|byte| *byte == 0), "{lba}");
+    }
+    store.trim(Lba(0), 1 << 34).unwrap();
+    let mut buf = [0xEE; 16 * SECTOR];
+    store.read(Lba(0), &mut buf).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 0));
 }

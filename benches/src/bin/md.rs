@@ -5,18 +5,15 @@
 //! `MEMBER_MIB` (256), `CHUNK_KIB` (64), `QD` (128, over two jobs), `RUNTIME` (2 seconds a size), `COUNTS` (0: values of group_thread_cnt),
 //! `STRIPE_CACHE` (256). One boot measures all of them.
 
-use std::fmt::Write;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use etherraid_tests::kernel::guest::{self, Reports};
+use anyhow::ensure;
+use etherraid_benches::fio::{self, Load, number};
+use etherraid_tests::kernel::guest;
 use etherraid_tests::kernel::{Job, run};
 
 /// What one boot may take beside the measuring.
 const BOOT: Duration = Duration::from_secs(60);
-
-/// What a size may take beside the measuring: fio starts and ends.
-const FIO: Duration = Duration::from_secs(10);
 
 /// Memory of the kernel beside the ram disks and fio's buffers, in MiB.
 const KERNEL_MIB: u32 = 512;
@@ -24,19 +21,19 @@ const KERNEL_MIB: u32 = 512;
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, sizes] = &arguments[..] else { anyhow::bail!("usage: md MODE SIZES, such as md randwrite 4k,64k,1m") };
-    ensure!(["randwrite", "randread", "write", "read"].contains(&mode.as_str()), "MODE is as for `etherraid bench`");
+    ensure!(fio::is_mode(mode), "MODE is as for `etherraid bench`");
     let sizes: Vec<&str> = sizes.split(',').collect();
     let rig = Rig::from_environment()?;
     let script = guest::script(&rig.script(mode, &sizes));
     let runs = (sizes.len() * rig.counts.len()) as u32;
-    let limit = BOOT + (FIO + Duration::from_secs(rig.runtime)) * runs;
+    let limit = BOOT + (fio::START + Duration::from_secs(rig.runtime)) * runs;
     let buffers_mib = rig.depth;
     let memory_mib = KERNEL_MIB + rig.members * rig.member_mib + buffers_mib;
     let reports = run(&Job { limit, memory_mib, ..Job::new(&script, &[]) })?.reports();
-    println!("mode,bs,group_thread_cnt,qd,mb_per_s,iops");
+    println!("{}", fio::COLUMNS);
     for size in &sizes {
         for count in &rig.counts {
-            println!("{}", line(&reports, mode, size, count, rig.depth)?);
+            println!("{}", fio::row(&reports, &format!("fio.{size}.{count}"), mode, size, count, rig.depth)?);
         }
     }
     Ok(())
@@ -83,40 +80,11 @@ impl Rig {
         );
         for size in sizes {
             for count in &self.counts {
-                let _ = writeln!(
-                    text,
-                    "echo {count} > /sys/block/md0/md/group_thread_cnt\n\
-                     fio --name=load --filename=/dev/md0 --ioengine=libaio --direct=1 --rw={mode} --bs={size} --iodepth={each} \
-                     --numjobs={jobs} --norandommap --group_reporting --time_based --runtime={runtime} --ramp_time=0.5 --output-format=terse \
-                     --terse-version=3 --output=/run/fio || {{ cat /run/fio; exit 1; }}\n\
-                     say fio.{size}.{count} $(cat /run/fio)"
-                );
+                text += &format!("echo {count} > /sys/block/md0/md/group_thread_cnt\n");
+                let load = Load { device: "/dev/md0", mode, size, jobs, depth: each, runtime: *runtime };
+                text += &load.script(&format!("fio.{size}.{count}"));
             }
         }
         text
-    }
-}
-
-/// One row: fio's terse output has bandwidth in KiB/s and IOPS at fields 7 and 8 for reads, 48 and 49 for writes.
-fn line(reports: &Reports, mode: &str, size: &str, count: &str, depth: u32) -> anyhow::Result<String> {
-    let fields: Vec<&str> = reports.get(&format!("fio.{size}.{count}")).split(';').collect();
-    let at = if mode.ends_with("read") { 6 } else { 47 };
-    let field =
-        |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).context("fio's output is cut short");
-    let (rate, iops) = (field(at)? * 1024.0 / 1e6, field(at + 1)?);
-    Ok(format!("{mode},{},{count},{depth},{rate:.1},{iops:.0}", bytes(size)?))
-}
-
-fn bytes(size: &str) -> anyhow::Result<u64> {
-    let split = size.find(|c: char| !c.is_ascii_digit()).unwrap_or(size.len());
-    let (digits, unit) = size.split_at(split);
-    let shift = ["", "k", "m", "g"].iter().position(|known| *known == unit).context("sizes are such as 4k or 1m")?;
-    Ok(digits.parse::<u64>().context("sizes are such as 4k or 1m")? << (10 * shift))
-}
-
-fn number(name: &str, default: u32) -> anyhow::Result<u32> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name}={text}")),
-        Err(_) => Ok(default),
     }
 }

@@ -29,6 +29,7 @@ const RUNTIME_MAX: f64 = 3600.0;
   etherraid bench randwrite --members 'mem:64M*5' --bs 4k --group-thread-cnt 0,1    # the engine alone
   etherraid bench randwrite --members 'mem:64M*5' --bs 4k,64k --runtime 1 --limit --plot bench.svg   # beside a bare loop, drawn
   etherraid bench read -i eth1 --device e9.0 --bs 64k --json                        # one AoE device, without RAID
+  etherraid bench read -i eth1 --device e9.0 --bs 4k,64k --runtime 1 --limit        # beside a plain loop over the same interface
   etherraid bench randwrite -i eth1 e9.0 e9.1 e9.2 --bs 4k                          # an array of AoE devices
 
 Members are made into a new array: WHAT THEY HELD IS LOST. Those that do not look empty are refused without \
@@ -79,8 +80,9 @@ pub(crate) struct Args {
     /// Use members, or write to a device or a running array, although they do not look empty
     #[arg(long)]
     pub(crate) overwrite: bool,
-    /// Measure beside each row a bare loop that does only the memory work of the same requests; for memory members
-    #[arg(long, conflicts_with_all = ["device", "nbd"])]
+    /// Measure beside each row a loop that is the limit: of memory members one that does only the memory work of the same requests, of --device one
+    /// that only sends and receives frames
+    #[arg(long, conflicts_with = "nbd")]
     pub(crate) limit: bool,
     /// Show what has changed since an earlier run whose JSON is in this file
     #[arg(long, value_name = "FILE.json")]

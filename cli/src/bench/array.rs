@@ -27,8 +27,8 @@ use super::report::{Row, mean, size_text};
 use crate::groups::groups;
 use crate::usage::usage;
 
-/// Pairs of a run of ours and one of the bare loop, of which the median counts.
-const PAIRS: usize = 3;
+/// Pairs of a run of ours and one of the loop that is its limit, of which the median counts.
+pub(super) const PAIRS: usize = 3;
 
 /// The runs that decide which stores the bare loop uses are shorter than others by this.
 const CHOICE: u32 = 4;
@@ -57,7 +57,7 @@ pub(super) fn bench(args: &Args, settings: Settings) -> anyhow::Result<Vec<Row>>
         .collect::<anyhow::Result<Vec<_>>>()?;
     let specs = args.specs()?;
     let slab = crate::members::slab()?;
-    let links = args.interfaces.links(&settings.aoe);
+    let links = args.interfaces.links(&settings.aoe, specs.len());
     let mut access = crate::members::Members::new(&slab, links)?;
     if args.limit && !specs.iter().all(|spec| matches!(spec, MemberSpec::Memory(_))) {
         return usage("--limit compares with a loop over memory: use memory members, such as --members mem:256M*5");

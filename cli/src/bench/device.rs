@@ -25,9 +25,12 @@ use raid_engine::slab::Slab;
 use raid_engine::tunables::Settings;
 
 use super::args::{Args, Mode};
+use super::array::PAIRS;
+use super::host::{self, Busy};
 use super::load::{Places, WAIT};
-use super::measure::{self, Phases, Subject, Tally};
+use super::measure::{self, Measured, Phases, Subject, Tally};
 use super::members::check_empty;
+use super::plain::{self, Job};
 use super::progress::Progress;
 use super::report::{Row, mean, size_text};
 use crate::groups::groups;
@@ -43,19 +46,24 @@ pub(super) fn bench(args: &Args, device: &MemberSpec, settings: &Settings) -> an
             "--device {device}: an AoE device, e<shelf>.<slot>; files and memory are measured as an array"
         ));
     };
-    let Some(links) = args.interfaces.links(&settings.aoe) else {
+    let Some(links) = args.interfaces.links(&settings.aoe, 1) else {
         return usage(format!("--device {device}: name the interfaces that lead to it with -i"));
     };
     // Confines this process, too, before it starts any thread.
     let cpus = groups(args.cpus.as_ref(), 0, settings.worker_group)?.cpus;
     let space = look(args, device, &links)?;
-    let mut progress = Progress::new(args.runtime * args.bs.0.len() as u32);
+    if args.limit && args.interfaces.interfaces.len() > 1 {
+        return usage("--limit compares with a loop over one interface: name one with -i");
+    }
+    let runs = if args.limit { 2 * PAIRS } else { 1 };
+    let mut progress = Progress::new(args.runtime * (args.bs.0.len() * runs) as u32);
     let mut rows = Vec::new();
     for size in &args.bs.0 {
         if size.0 > space.0 {
             return usage(format!("{device} has only {} bytes", space.bytes()));
         }
-        rows.push(row(args, address, &links, &cpus, space, *size, &mut progress)?);
+        let rig = Rig { args, address, links: &links, cpus: &cpus, space, size: *size };
+        rows.push(if args.limit { rig.pairs(&mut progress)? } else { rig.run(&mut progress, || ())?.0 });
     }
     Ok(rows)
 }
@@ -74,52 +82,93 @@ fn look(args: &Args, device: &MemberSpec, links: &Arc<dyn Links>) -> anyhow::Res
     Ok(opened.sectors())
 }
 
-fn row(
-    args: &Args,
+/// Time per request that all CPUs of this host were busy, in microseconds.
+fn busy<C>(measured: &Measured<C>, of: impl Fn(&C) -> Busy) -> f64 {
+    let (before, after) = (of(&measured.counters.0), of(&measured.counters.1));
+    after.0.saturating_sub(before.0).as_secs_f64() * 1e6 / (measured.ops as f64).max(1.0)
+}
+
+/// What a row is about.
+struct Rig<'a> {
+    args: &'a Args,
     address: Address,
-    links: &Arc<dyn Links>,
-    cpus: &[Cpu],
+    links: &'a Arc<dyn Links>,
+    cpus: &'a [Cpu],
     space: Sectors,
     size: Sectors,
-    progress: &mut Progress,
-) -> anyhow::Result<Row> {
-    let bytes = size.bytes().0 as usize;
-    let depth = args.depth(bytes);
-    let credits = Arc::new(Credits::new());
-    let shared: Arc<[Shared]> = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<_>>()?;
-    let mut threads = Vec::new();
-    for (index, cpu) in cpus.iter().enumerate() {
-        let worker = WorkerId(u8::try_from(index).context("too many CPUs")?);
-        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-        let config = Config { tunables: links.tunables(), ..Config::new(worker, seed) };
-        let driver = Driver::new(Initiator::new(config), links.open(worker, false)?);
-        let load = Load {
-            driver,
-            mode: args.mode,
-            size,
-            places: Places::new(args.mode, space, size, index, cpus.len()),
-            buffers: Buffers { bytes: vec![vec![0x5a; bytes]; depth], arrived: vec![0; depth] },
-            free: (0..depth as u64).collect(),
-            began: vec![Instant::now(); depth],
-            start: Instant::now(),
-        };
-        let (credits, shared) = (Arc::clone(&credits), Arc::clone(&shared));
-        let run = move |phases: &Phases, tally: Tally| load.run(phases, tally, address, credits, &shared, index);
-        threads.push((*cpu, run));
+}
+
+impl Rig<'_> {
+    /// Runs of ours and of the plain loop in turn; the row is that of the median ratio.
+    fn pairs(&self, progress: &mut Progress) -> anyhow::Result<Row> {
+        let (mode, depth) = (self.args.mode, self.args.depth(self.size.bytes().0 as usize));
+        let job = Job { address: self.address, mode, size: self.size, space: self.space, depth };
+        let mut rows = Vec::new();
+        for _ in 0..PAIRS {
+            let interface = &self.args.interfaces.interfaces[0];
+            let (limit, frame) =
+                plain::run(job, interface, self.links.as_ref(), self.cpus, self.args.runtime, progress, host::busy)?;
+            if limit.errors > 0 {
+                bail!("{}: {} requests of the plain loop failed", self.address, limit.errors);
+            }
+            let (mut row, measured) = self.run(progress, host::busy)?;
+            // In requests of ours.
+            let part = frame.0 as f64 / self.size.0 as f64;
+            row.set_limit(limit.iops * part);
+            row.set_busy(busy(&measured, |counters| counters.1), busy(&limit, |busy| *busy) / part, limit.latency[0]);
+            rows.push(row);
+        }
+        let errors = rows.iter().map(|row| row.errors).sum();
+        rows.sort_by(|a, b| a.limit_ratio.partial_cmp(&b.limit_ratio).expect("no ratio is NaN"));
+        Ok(Row { errors, ..rows.swap_remove(PAIRS / 2) })
     }
-    let sample = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
-    let what = format!("{} {} of {address}", args.mode.word(), size_text(bytes as u64));
-    let give_up = || shared.iter().for_each(Shared::give_up);
-    let subject = Subject { runtime: args.runtime, what, bytes: bytes as u64, progress };
-    let measured = measure::run(threads, subject, sample, give_up)?;
-    let (before, after) = measured.counters;
-    let answered = after.answered - before.answered;
-    Ok(Row {
-        frame_bytes_mean: mean(after.bytes - before.bytes, answered).map(f64::round),
-        retransmits: after.retransmits - before.retransmits,
-        rss_bytes: measured.rss.saturating_sub((cpus.len() * depth * bytes) as u64),
-        ..Row::new(args.mode, size, depth, &measured)
-    })
+
+    /// A run of ours, with what `sample` said before and after it.
+    fn run<C>(
+        &self,
+        progress: &mut Progress,
+        mut sample: impl FnMut() -> C,
+    ) -> anyhow::Result<(Row, Measured<(Counts, C)>)> {
+        let Rig { args, address, links, cpus, space, size } = *self;
+        let bytes = size.bytes().0 as usize;
+        let depth = args.depth(bytes);
+        let credits = Arc::new(Credits::new());
+        let shared: Arc<[Shared]> = cpus.iter().map(|_| Shared::new()).collect::<std::io::Result<_>>()?;
+        let mut threads = Vec::new();
+        for (index, cpu) in cpus.iter().enumerate() {
+            let worker = WorkerId(u8::try_from(index).context("too many CPUs")?);
+            let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+            let config = Config { tunables: links.tunables(), ..Config::new(worker, seed) };
+            let driver = Driver::new(Initiator::new(config), links.open(worker, false)?);
+            let load = Load {
+                driver,
+                mode: args.mode,
+                size,
+                places: Places::new(args.mode, space, size, index, cpus.len()),
+                buffers: Buffers { bytes: vec![vec![0x5a; bytes]; depth], arrived: vec![0; depth] },
+                free: (0..depth as u64).collect(),
+                began: vec![Instant::now(); depth],
+                start: Instant::now(),
+            };
+            let (credits, shared) = (Arc::clone(&credits), Arc::clone(&shared));
+            let run = move |phases: &Phases, tally: Tally| load.run(phases, tally, address, credits, &shared, index);
+            threads.push((*cpu, run));
+        }
+        let counts = || shared.iter().map(Shared::counts).fold(Counts::default(), Counts::plus);
+        let what = format!("{} {} of {address}", args.mode.word(), size_text(bytes as u64));
+        let give_up = || shared.iter().for_each(Shared::give_up);
+        let subject = Subject { runtime: args.runtime, what, bytes: bytes as u64, progress };
+        let measured = measure::run(threads, subject, || (counts(), sample()), give_up)?;
+        let ((before, _), (after, _)) = &measured.counters;
+        let answered = after.answered - before.answered;
+        let row = Row {
+            frame_bytes_mean: mean(after.bytes - before.bytes, answered).map(f64::round),
+            retransmits: after.retransmits - before.retransmits,
+            rss_bytes: measured.rss.saturating_sub((cpus.len() * depth * bytes) as u64),
+            ..Row::new(args.mode, size, depth, &measured)
+        };
+        Ok((row, measured))
+    }
 }
 
 /// What an initiator has counted.
@@ -316,8 +365,10 @@ impl Load {
     fn sleep(&self, waker: &Waker) {
         let now = self.now();
         let timeout = self.driver.wake_at(now).saturating_sub(now).min(WAIT);
-        let fds: Vec<BorrowedFd<'_>> = self.driver.fds().chain([waker.as_fd()]).collect();
-        wait(&fds, Some(timeout));
+        match self.driver.rest() {
+            Some(rest) => wait(&[waker.as_fd()], Some(timeout.min(rest))),
+            None => wait(&self.driver.fds().chain([waker.as_fd()]).collect::<Vec<_>>(), Some(timeout)),
+        }
         waker.clear();
     }
 }

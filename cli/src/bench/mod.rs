@@ -1,7 +1,7 @@
 //! `etherraid bench`: how fast an array, new or running, or one AoE device is under a load.
 //!
 //! How to read this module: [`args`] (the command line), [`members`] (what the array is made of), [`mod@array`], [`device`] and [`nbd`] (what is
-//! under load), [`load`] (a load thread), [`bare`] (the loop that is the limit), [`server`] (the process of a running array), [`mod@measure`] (phases,
+//! under load), [`load`] (a load thread), [`bare`] and [`plain`] (the loops that are the limit), [`server`] (the process of a running array), [`mod@measure`] and [`host`] (phases,
 //! clocks, counting), [`progress`] (what a terminal shows meanwhile), [`report`], [`against`] and [`plot`] (rows, and how they are shown).
 //!
 //! Load, workers and control share the CPUs that are named, and all of their processor time counts.
@@ -11,10 +11,12 @@ mod args;
 mod array;
 mod bare;
 mod device;
+mod host;
 mod load;
 mod measure;
 mod members;
 mod nbd;
+mod plain;
 mod plot;
 mod progress;
 mod report;

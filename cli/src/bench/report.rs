@@ -52,7 +52,16 @@ pub(super) struct Row {
     /// Times per request that a region's word was changed by another thread while one did. Of arrays alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) contended_per_op: Option<f64>,
-    /// What the bare loop does of the same; only with `--limit`, as all `limit_` fields.
+    /// Time per request that all CPUs of this host were busy, whoever used them; of devices with `--limit` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) busy_us_per_op: Option<f64>,
+    /// The same for the plain loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_busy_us_per_op: Option<f64>,
+    /// Latency that half of the plain loop's frames did not exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_p50_us: Option<f64>,
+    /// What the bare or plain loop does of the same; only with `--limit`, as all `limit_` fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_mb_per_s: Option<f64>,
     /// `mb_per_s` over that.
@@ -91,6 +100,9 @@ impl Row {
             errors: measured.errors,
             handoffs_per_op: None,
             contended_per_op: None,
+            busy_us_per_op: None,
+            limit_busy_us_per_op: None,
+            limit_p50_us: None,
             limit_mb_per_s: None,
             limit_ratio: None,
             against_mb_per_s: None,
@@ -105,7 +117,14 @@ impl Row {
         self.contended_per_op = per_op(contended);
     }
 
-    /// Notes what the bare loop does: requests per second.
+    /// Notes how busy the host was: microseconds per request of ours and of the plain loop; and the latter's latency.
+    pub(super) fn set_busy(&mut self, ours: f64, limit: f64, limit_p50: Duration) {
+        self.busy_us_per_op = Some(round(ours, 2));
+        self.limit_busy_us_per_op = Some(round(limit, 2));
+        self.limit_p50_us = Some(micros(limit_p50));
+    }
+
+    /// Notes what the loop that is the limit does: requests per second.
     pub(super) fn set_limit(&mut self, iops: f64) {
         let limit = iops * self.bs as f64 / 1e6;
         self.limit_mb_per_s = Some(round(limit, 1));
@@ -166,8 +185,17 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<String> {
 }
 
 /// Fields that only some rows have, in their order.
-const OPTIONAL: [&str; 6] =
-    ["handoffs_per_op", "contended_per_op", "limit_mb_per_s", "limit_ratio", "against_mb_per_s", "against_ratio"];
+const OPTIONAL: [&str; 9] = [
+    "handoffs_per_op",
+    "contended_per_op",
+    "busy_us_per_op",
+    "limit_busy_us_per_op",
+    "limit_p50_us",
+    "limit_mb_per_s",
+    "limit_ratio",
+    "against_mb_per_s",
+    "against_ratio",
+];
 
 /// The fields in their order.
 const NAMES: [&str; 17] = [
@@ -193,7 +221,7 @@ const NAMES: [&str; 17] = [
 /// A table for people. Columns that would be empty are left out.
 pub(super) fn table(rows: &[Row]) -> Table {
     type Column = (&'static str, fn(&Row) -> Option<String>);
-    let columns: [Column; 19] = [
+    let columns: [Column; 22] = [
         ("size", |row| Some(size_text(row.bs))),
         ("threads", |row| row.group_thread_cnt.map(|count| count.to_string())),
         ("MB/s", |row| Some(format!("{:.0}", row.mb_per_s))),
@@ -207,7 +235,10 @@ pub(super) fn table(rows: &[Row]) -> Table {
         ("frame data", |row| row.frame_bytes_mean.map(|bytes| format!("{bytes:.0} bytes"))),
         ("CPU", |row| Some(format!("{:.0} %", row.cpu_percent))),
         ("CPU us/op", |row| Some(format!("{:.2}", row.cpu_us_per_op))),
+        ("busy us/op", |row| row.busy_us_per_op.map(|time| format!("{time:.2}"))),
+        ("limit busy", |row| row.limit_busy_us_per_op.map(|time| format!("{time:.2}"))),
         ("p50 us", |row| Some(format!("{:.0}", row.p50_us))),
+        ("limit p50", |row| row.limit_p50_us.map(|time| format!("{time:.0}"))),
         ("p99 us", |row| Some(format!("{:.0}", row.p99_us))),
         ("p99.9 us", |row| Some(format!("{:.0}", row.p999_us))),
         ("memory", |row| Some(format!("{:.1} MiB", row.rss_bytes as f64 / (1 << 20) as f64))),

@@ -130,7 +130,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     check(&args)?;
     args.interfaces.check(&args.members)?;
     let settings = Settings::default();
-    let mut members = Members::new(&slab()?, args.interfaces.links(&settings.aoe))?;
+    let mut members = Members::new(&slab()?, args.interfaces.links(&settings.aoe, args.members.len()))?;
     let named = open(&args, &mut members)?;
     // Held until the superblocks are written: nobody starts an array whose members we overwrite.
     let _locks = look(&args, &mut members, &named)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::Context;
-use aoe_net::link::{Link, Role, Segment};
+use aoe_net::link::{Link, PacketConfig, Role, Segment};
 use aoe_net::shelf_server::{ServedDevice, ServerConfig, ShelfHandle, ShelfServer};
 use aoe_net::store::{AnyStore, MemoryStore};
 use aoe_proto::initiator::{Tunables, WorkerId};
@@ -15,7 +15,7 @@ use aoe_proto::wire::{Address, MacAddr, Shelf, Slot};
 use raid_core::units::Sectors;
 use raid_engine::member::aoe::Links;
 
-use super::veth;
+use super::{MEMBERS, veth};
 use crate::interfaces::InterfaceArgs;
 
 /// Frames of two pages of data.
@@ -50,7 +50,7 @@ impl Network {
     /// Links for the array's initiators.
     pub(super) fn links(&self, tunables: Tunables) -> Arc<dyn Links> {
         match self {
-            Network::Veth => interface(veth::ENDS[0]).links(&tunables).expect("an interface is named"),
+            Network::Veth => interface(veth::ENDS[0]).links(&tunables, MEMBERS.into()).expect("an interface is named"),
             Network::Segment(ports, _) => Arc::new(SegmentLinks { ports: Arc::clone(ports), tunables }),
         }
     }
@@ -58,7 +58,8 @@ impl Network {
     /// Starts a shelf with one device in memory.
     pub(super) fn shelf(&self, address: Address, sectors: Sectors) -> anyhow::Result<ShelfHandle> {
         let links = match self {
-            Network::Veth => interface(veth::ENDS[1]).open(Role::Shelf, 0, false)?,
+            Network::Veth => interface(veth::ENDS[1])
+                .open(0, |name| PacketConfig { devices: vec![address], ..PacketConfig::new(name, Role::Shelf) })?,
             Network::Segment(ports, _) => vec![ports.port().context("a port for a shelf")?],
         };
         let config = DeviceConfig::new(address, BUFFERS, &format!("demo-{}", address.slot.0));

@@ -45,6 +45,9 @@ use served::{Reserves, Served};
 /// Signals and stop requests on their way to the main thread.
 const EVENTS_MAX: usize = 16;
 
+/// Members that sockets have room for at least: how many --scan will find is not known yet.
+const MEMBERS_LEAST: usize = 8;
+
 /// Carries the command out.
 pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     args.complete()?;
@@ -64,7 +67,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let sockets = Server::bind(&args.nbd)?;
     let files = args.sysfs.as_deref().map(|dir| Tree::start(dir, &args.name, &sandbox)).transpose()?;
     let slab = slab()?;
-    let links = args.interfaces.tunable_links(&settings.aoe);
+    let links = args.interfaces.tunable_links(&settings.aoe, args.members.len().max(MEMBERS_LEAST));
     let (Assembled { start, devices, uuid, lock }, reserved) = reserved(&args, || {
         let members = Members::new(&slab, as_links(&links))?;
         assemble::assemble(&args, &settings, members, as_links(&links).as_ref())

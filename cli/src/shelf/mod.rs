@@ -9,21 +9,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use aoe_net::link::Role;
+use aoe_net::link::{Link, LinkError, PacketConfig, RING, Role};
 use aoe_net::shelf_server::{ServedDevice, ServerConfig, ShelfHandle, ShelfServer, StateDir};
-use aoe_net::store::{AnyStore, FileStore};
+use aoe_net::store::{AnyStore, FileStore, NullStore};
 use aoe_proto::shelf::DeviceConfig;
-use aoe_proto::wire::MacAddr;
+use aoe_proto::wire::{Address, MacAddr};
 use raid_core::md::text::human_size;
-use raid_core::units::Bytes;
+use raid_core::units::{Bytes, SECTOR_SIZE};
 use rustix::thread::CapabilitySet;
 
-use crate::interfaces::InterfaceArgs;
+use crate::interfaces::{InterfaceArgs, RING_MAX};
 use crate::notify;
 use crate::sandbox::Sandbox;
 use crate::signals::Signals;
 use crate::usage::usage;
-use spec::DeviceSpec;
+use spec::{DeviceSpec, Medium};
 
 /// How often the serving threads are looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -34,14 +34,16 @@ const LOOK: Duration = Duration::from_millis(500);
   etherraid shelf -i eth1 -d 1.0=/dev/sdb -d 1.1=/dev/sdc
   etherraid shelf -i eth1 -i eth2 -d 1.0=disk0.img,ro -d 1.1=disk1.img,offset=1M,length=32M
   etherraid shelf -i eth1 -d 1.0=/dev/sdb --state /var/lib/etherraid -m 02:00:00:00:00:02    # for one station alone
+  etherraid shelf -i eth1 -d 1.0=null:16G    # stores nothing: to measure the network
 
+null:SIZE stores nothing but its first MiB, where superblocks are; the rest reads as zeros.
 It prints a line that begins with `ready:` for each device. Unlike with vblade a flush reaches the disk. Anybody on the network may read and
 write what is not kept from them by -m or by a reservation.")]
 pub(crate) struct Args {
     #[command(flatten)]
     interfaces: InterfaceArgs,
 
-    /// A device: SHELF.SLOT=PATH, and after it ,ro ,offset=SIZE ,length=SIZE ,direct ,sync
+    /// A device: SHELF.SLOT=PATH, and after it ,ro ,offset=SIZE ,length=SIZE ,direct ,sync; or SHELF.SLOT=null:SIZE
     #[arg(short, long = "device", value_name = "SHELF.SLOT=PATH[,..]", required = true)]
     devices: Vec<DeviceSpec>,
 
@@ -74,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = ServerConfig::new(devices(&args)?);
     config.state_dir = args.state.clone();
     set_masks(&args)?;
-    let links = args.interfaces.open(Role::Shelf, 0, false)?;
+    let links = links(&args)?;
     let sandbox = sandbox(&args)?;
     // No thread of the shelf is there yet.
     sandbox.enter()?;
@@ -96,6 +98,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     tracing::info!("{name}: stopping");
     shelf.stop()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A link on each interface.
+fn links(args: &Args) -> Result<Vec<Box<dyn Link>>, LinkError> {
+    const WINDOW: usize = 64;
+    // For an initiator of each device with its usual window, and all that one device may be sent.
+    let frames = (args.devices.len() * WINDOW).max(args.buffers.into()).clamp(RING, RING_MAX);
+    let devices: Vec<Address> = args.devices.iter().map(|device| device.address).collect();
+    args.interfaces.open(0, |interface| PacketConfig {
+        receive_ring: Some(frames),
+        devices: devices.clone(),
+        ..PacketConfig::new(interface, Role::Shelf)
+    })
 }
 
 /// What the process keeps: its sockets and disks are open, and it opens no more.
@@ -129,16 +144,20 @@ fn devices(args: &Args) -> anyhow::Result<Vec<ServedDevice>> {
     let host = host.nodename().to_string_lossy();
     let mut devices = Vec::new();
     for device in &args.devices {
-        let store = FileStore::open(&device.path, device.options)?;
+        let store = match &device.medium {
+            Medium::File(path, options) => AnyStore::new(FileStore::open(path, *options)?),
+            Medium::Null(size) => AnyStore::new(NullStore::new(size.0 / SECTOR_SIZE)),
+        };
+        let options = device.medium.options();
         let (shelf, slot) = (device.address.shelf.0, device.address.slot.0);
         let serial: String = format!("{shelf}.{slot}:{host}").chars().filter(char::is_ascii_graphic).take(20).collect();
         let config = DeviceConfig {
-            write_cache: !device.options.sync,
-            trim: !device.options.read_only,
-            trim_zeroes: !device.options.read_only,
+            write_cache: !options.sync,
+            trim: !options.read_only,
+            trim_zeroes: !options.read_only,
             ..DeviceConfig::new(device.address, args.buffers, &serial)
         };
-        devices.push(ServedDevice { config, store: AnyStore::new(store) });
+        devices.push(ServedDevice { config, store });
     }
     Ok(devices)
 }
@@ -165,10 +184,9 @@ fn print_ready(args: &Args, shelf: &ShelfHandle) -> anyhow::Result<()> {
     let interfaces = args.interfaces.interfaces.join(", ");
     for device in &args.devices {
         let sectors = shelf.sectors(device.address).unwrap_or(0);
-        let also = if device.options.read_only { ", read-only" } else { "" };
+        let also = if device.medium.options().read_only { ", read-only" } else { "" };
         let (kib, human) = (sectors / 2, human_size(Bytes(sectors * 512)));
-        let path = device.path.display();
-        writeln!(out, "ready: {} {path} {kib} KiB{human} on {interfaces}{also}", device.address)?;
+        writeln!(out, "ready: {} {} {kib} KiB{human} on {interfaces}{also}", device.address, device.medium)?;
     }
     notify::ready(&format!("{} devices on {interfaces}", args.devices.len()));
     Ok(out.flush()?)

@@ -45,7 +45,7 @@ fn parse_as_given(text: &str) -> Result<MemberSpec, String> {
 
 /// Carries the command out.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let links = args.interfaces.links(&aoe_proto::initiator::Tunables::default());
+    let links = args.interfaces.links(&aoe_proto::initiator::Tunables::default(), 1);
     let mut members = Members::new(&slab()?, links)?;
     let mut rows = Vec::new();
     let mut all = true;

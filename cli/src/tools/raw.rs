@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use aoe_net::link::{BATCH, FrameRef, Link, Role};
+use aoe_net::link::{BATCH, FrameRef, Link, PacketConfig, Role};
 use aoe_proto::wire::{Address, Command, ETH_HEADER, Frame, Header, MacAddr, Tag, pad, sectors_per_frame};
 
 use crate::interfaces::InterfaceArgs;
@@ -15,6 +15,7 @@ use crate::usage::usage;
 
 /// The worker number in the tags of tools.
 const WORKER: u8 = 253;
+const ROLE: Role = Role::Initiator { worker: WORKER, discovers: false };
 /// Bits of a tag below the worker number.
 const SEQUENCE_BITS: u32 = 23;
 /// Requests out at a time; more wait.
@@ -110,7 +111,8 @@ impl Raw {
         if interfaces.interfaces.is_empty() {
             return usage(format!("an interface is needed: name it with -i; there are {}", existing_interfaces()));
         }
-        let ports = interfaces.open(Role::Initiator { worker: WORKER, discovers: false }, WORKER, false)?;
+        let ports =
+            interfaces.open(WORKER, |name| PacketConfig { receive_ring: None, ..PacketConfig::new(name, ROLE) })?;
         let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
         let mut raw = Raw { ports, sequence: random, start: Instant::now() };
         raw.wait_for_carrier();

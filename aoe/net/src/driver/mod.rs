@@ -12,10 +12,14 @@
 //! Frames go out in batches of up to [`BATCH`], each as its header and the pieces of its request's buffer, without a copy. Read data
 //! are copied once, from the receive slot to the request's buffer. Nothing is allocated per frame.
 //!
+//! While replies keep coming for many frames in flight, a driver's thread should rest for a moment instead of waiting for the first of them
+//! ([`Driver::rest`]): to wake a thread costs whoever sends a reply as much as some replies, and on one host that is the other end's CPU.
+//!
 //! When a link is full, frames that the initiator has handed out are copied to the port's backlog and tried again for
 //! [`BACKLOG_PATIENCE`]; then they are lost, and the initiator sends them again when their time is up. So a frame leaves at most that
 //! much later than the initiator believes; `aoe_frame_lifetime` has to include it. While a backlog waits, the initiator is not asked
-//! for more frames. Bounds: a backlog has [`BATCH`] frames; a pump handles [`Limits`].
+//! for more frames. Bounds: a backlog has [`BATCH`] frames; a pump receives `aoe_maxioc` frames and sends `aoe_maxtx`,
+//! each rounded up to whole batches, so that other work of the thread gets its turn.
 
 mod backlog;
 
@@ -38,6 +42,11 @@ pub const BACKLOG_PATIENCE: Duration = Duration::from_millis(10);
 const BACKLOG_RETRY: Duration = Duration::from_micros(100);
 /// How soon the watch is asked again: it costs a system call.
 const WATCH_AGAIN: Duration = Duration::from_millis(1);
+/// Frames in flight from which on the driver rests, and for how long; the network and the other end have work for longer than that.
+const REST_FRAMES: usize = 32;
+const REST: Duration = Duration::from_micros(30);
+/// Replies keep coming as long as the last one is no older.
+const REST_AFTER: Duration = Duration::from_micros(200);
 /// Pieces that the data of one frame may be in: 127 sectors at the largest MTU, not aligned.
 const FRAME_PIECES: usize = 128;
 /// Pieces of all frames of a batch; a batch ends early when the next frame might not fit.
@@ -51,21 +60,6 @@ pub trait Memory {
     /// Names the pieces that hold `len` bytes of the buffer of `id` from byte `offset` on, in order. Each piece but the first and the
     /// last has at least 512 bytes.
     fn slices<'a>(&'a self, id: RequestId, offset: usize, len: usize, piece: &mut dyn FnMut(&'a [u8]));
-}
-
-/// How much one pump does at most, so that other work of the thread gets its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Frames received; rounded up to whole batches.
-    pub aoe_maxioc: usize,
-    /// Frames sent; rounded up to whole batches.
-    pub aoe_maxtx: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { aoe_maxioc: 256, aoe_maxtx: 256 }
-    }
 }
 
 /// What a pump did.
@@ -136,13 +130,16 @@ impl Link for NoLink {
 pub struct Driver {
     initiator: Initiator,
     ports: Vec<Port>,
-    limits: Limits,
     next_check: Duration,
     /// Tells when a link is worth a look.
     watch: Option<LinkWatch>,
     next_watch: Duration,
     /// The last pump stopped at a limit.
     more: bool,
+    /// When the last frame was received.
+    heard: Duration,
+    /// Whether to rest after the last pump.
+    rests: bool,
 }
 
 impl Driver {
@@ -155,11 +152,12 @@ impl Driver {
         Driver {
             initiator,
             ports: links.into_iter().map(Port::new).collect(),
-            limits: Limits::default(),
             next_check: Duration::ZERO,
             watch: None,
             next_watch: Duration::ZERO,
             more: false,
+            heard: Duration::ZERO,
+            rests: false,
         }
     }
 
@@ -194,11 +192,6 @@ impl Driver {
         self.next_check = now;
     }
 
-    /// Changes how much one pump does.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
-    }
-
     /// The initiator: to submit requests, to poll completions and events.
     pub fn initiator(&mut self) -> &mut Initiator {
         &mut self.initiator
@@ -227,12 +220,22 @@ impl Driver {
             self.initiator.handle_timeout(now);
         }
         let sent = self.transmit(now, memory);
+        if received > 0 {
+            self.heard = now;
+        }
+        self.rests = self.initiator.frames_in_flight() >= REST_FRAMES && now < self.heard + REST_AFTER;
         Pumped { received, sent }
     }
 
     /// The descriptors to wait for, besides the caller's own.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ports.iter().filter_map(|port| port.link.fd()).chain(self.watch.iter().map(AsFd::as_fd))
+    }
+
+    /// For how long, at most, a thread that has nothing else to do should sleep without listening to [`Driver::fds`], as the last pump left it; `None`:
+    /// it should listen. A thread that listens all the same loses nothing but time.
+    pub fn rest(&self) -> Option<Duration> {
+        self.rests.then_some(REST)
     }
 
     /// When [`Driver::pump`] is to be called at the latest, if no descriptor becomes readable and nothing is submitted before.
@@ -272,12 +275,13 @@ impl Driver {
     }
 
     fn receive(&mut self, now: Duration, memory: &mut impl Memory) -> usize {
-        let Driver { initiator, ports, limits, more, .. } = self;
+        let Driver { initiator, ports, more, .. } = self;
+        let most = initiator.tunables().aoe_maxioc as usize;
         let mut total = 0;
         for (index, port) in ports.iter_mut().enumerate() {
             let id = port_id(index);
             loop {
-                if total >= limits.aoe_maxioc {
+                if total >= most {
                     *more = true;
                     return total;
                 }
@@ -304,7 +308,7 @@ impl Driver {
             if self.ports.iter().any(|port| !port.backlog.is_empty()) {
                 return total;
             }
-            if total >= self.limits.aoe_maxtx {
+            if total >= self.initiator.tunables().aoe_maxtx as usize {
                 self.more = true;
                 return total;
             }
@@ -318,13 +322,17 @@ impl Driver {
 
     /// Takes one batch from the initiator and sends it; how many frames were taken, and how many of them sent.
     fn transmit_batch(&mut self, now: Duration, memory: &impl Memory) -> (usize, usize) {
+        // Most pumps have nothing to send, and need none of the arrays, which are kilobytes.
+        let mut next = self.initiator.poll_transmit(now);
+        if next.is_none() {
+            return (0, 0);
+        }
         let mut transmits: [Option<Transmit>; BATCH] = [const { None }; BATCH];
         // Where each frame's pieces end; they begin where the frame's before end.
         let mut ends = [0; BATCH];
         let mut pieces = [IoSlice::new(&[]); BATCH_PIECES];
         let (mut count, mut used) = (0, 0);
-        while count < BATCH && used + FRAME_PIECES <= BATCH_PIECES {
-            let Some(transmit) = self.initiator.poll_transmit(now) else { break };
+        while let Some(transmit) = next.take() {
             if let Some(payload) = transmit.payload {
                 let mut len = 0;
                 memory.slices(payload.id, payload.offset, payload.len, &mut |piece| {
@@ -337,6 +345,9 @@ impl Driver {
             ends[count] = used;
             transmits[count] = Some(transmit);
             count += 1;
+            if count < BATCH && used + FRAME_PIECES <= BATCH_PIECES {
+                next = self.initiator.poll_transmit(now);
+            }
         }
         let mut sent = 0;
         for (index, port) in self.ports.iter_mut().enumerate() {

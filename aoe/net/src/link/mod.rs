@@ -15,7 +15,7 @@ mod watch;
 
 pub use fault::{FaultConfig, FaultLink, Faults};
 pub use memory::{MemoryLink, Segment};
-pub use packet::{HostInterface, LinkError, PacketConfig, PacketLink, Role, host_interfaces};
+pub use packet::{HostInterface, LinkError, PacketConfig, PacketLink, RING, Role, host_interfaces};
 pub use slots::Slots;
 pub use watch::LinkWatch;
 

@@ -29,12 +29,13 @@ use aoe_proto::wire::{Address, MacAddr};
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 use port::ServedPort;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// Replies to discovery and beacons that wait to be sent by one thread at most; more are dropped, and asked for again.
 pub const CONTROL_REPLIES: usize = 1024;
@@ -137,12 +138,19 @@ struct Shared {
     stop: AtomicBool,
     /// Woken once, at the end, and left readable for all threads to see.
     stopped: Waker,
-    start: Instant,
+    start: Duration,
+}
+
+/// Time since some moment, as of the clock's last tick: it lags by a few milliseconds and costs a fifth of the exact time, which counts when it is asked
+/// for every frame. What it is for are times of a second and more.
+fn coarse_time() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Shared {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        coarse_time().saturating_sub(self.start)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelf<AnyStore>> {
@@ -213,7 +221,7 @@ impl ShelfServer {
             save_failures: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             stopped: Waker::new().map_err(ServerError::Thread)?,
-            start: Instant::now(),
+            start: coarse_time(),
         });
         shared.share_room(&mut shared.lock());
         // Made before the threads, so that an early return stops those that run already.

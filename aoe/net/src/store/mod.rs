@@ -1,13 +1,15 @@
-//! Block stores for the shelf server: a file or block device, memory, and a wrapper that loses what was not flushed.
+//! Block stores for the shelf server: a file or block device, memory, nothing at all, and a wrapper that loses what was not flushed.
 //!
 //! Owned by the shelf, called under its lock by whichever thread has a request. Offsets are in bytes inside, in sectors outside.
 
 mod file;
 mod memory;
+mod null;
 mod volatile;
 
 pub use file::{FileOptions, FileStore, OpenError};
 pub use memory::MemoryStore;
+pub use null::NullStore;
 pub use volatile::{Survivors, VolatileStore};
 
 use aoe_proto::shelf::{BlockStore, StoreError};

@@ -300,6 +300,11 @@ impl Initiator {
         self.completions.pop_front()
     }
 
+    /// Frames that were sent and not yet answered or given up.
+    pub fn frames_in_flight(&self) -> usize {
+        self.frames.len()
+    }
+
     /// Counters since the initiator was made.
     pub fn counters(&self) -> &Counters {
         &self.counters

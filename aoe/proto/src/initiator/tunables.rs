@@ -83,6 +83,10 @@ tunables! {
         "Time without an answer, from a request's first send, after which the device is given up; 0 = never.";
     aoe_maxout: "frames", 64, 1..=1024,
         "Most frames in flight to a device, even if its buffer count is larger.";
+    aoe_maxioc: "frames", 256, 1..=65_536,
+        "Most frames that an initiator's thread receives before it turns to other work; rounded up to whole batches of 64.";
+    aoe_maxtx: "frames", 256, 1..=65_536,
+        "Most frames that an initiator's thread sends before it turns to other work; rounded up to whole batches of 64.";
     aoe_frame_lifetime: "ms", 1000, 0..=60_000,
         "Longest time that a copy of a frame may stay in the network; sectors of a resent write stay closed so long.";
     aoe_silence: "ms", 2000, 100..=600_000,

@@ -540,6 +540,10 @@ impl Aoe {
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.driver.fds()
     }
+
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.driver.rest()
+    }
 }
 
 /// Waits for descriptors.

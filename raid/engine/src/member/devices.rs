@@ -227,7 +227,14 @@ impl Devices {
         self.files.is_some()
     }
 
+    /// For how long at most a thread should sleep without listening to descriptors; `None`: it should listen.
+    pub fn rest(&self) -> Option<Duration> {
+        self.aoe.as_ref().and_then(Aoe::rest)
+    }
+
     /// Readable when there may be something to pump.
+    ///
+    /// They change only with the devices that are attached and with [`Devices::relink`].
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.files.iter().map(Files::fd).chain(self.aoe.iter().flat_map(Aoe::fds))
     }

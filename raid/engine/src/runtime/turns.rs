@@ -123,9 +123,12 @@ impl Turns {
         if !whole {
             timeout = timeout.min(NOT_HEARD);
         }
+        let rest = worker.devices.rest();
         drop(place);
+        let fds: &[OwnedFd] = if rest.is_some() { &[] } else { &heard.fds };
+        let timeout = rest.map_or(timeout, |rest| rest.min(timeout));
         if !timeout.is_zero() {
-            self.bell(index).sleep(heard.fds.iter().map(OwnedFd::as_fd), Some(timeout));
+            self.bell(index).sleep(fds.iter().map(OwnedFd::as_fd), Some(timeout));
         }
         self.shared.board.sleeper(self.shared.workers[index].id).awake();
     }

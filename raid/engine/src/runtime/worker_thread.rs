@@ -238,7 +238,9 @@ impl WorkerThread {
     /// Whether there is something to do that [`turn`](WorkerThread::turn) finds; of the devices, what `pump` brings if that is asked for.
     pub(super) fn look(&mut self, pump: bool) -> bool {
         if pump {
-            self.devices.pump(self.shared.start.elapsed(), &mut self.inputs.done);
+            let now = self.shared.start.elapsed();
+            self.devices.pump(now, &mut self.inputs.done);
+            self.pass_events(now);
         }
         !self.inputs.done.is_empty() || self.has_work()
     }

@@ -3,7 +3,7 @@
 //! Used by [`super::PacketLink`] when it opens its socket. Pure; the tests run the programs in a small interpreter.
 
 use super::Role;
-use aoe_proto::wire::Command;
+use aoe_proto::wire::{Address, Command, Shelf, Slot};
 
 /// One instruction, laid out as the kernel's `sock_filter`.
 #[repr(C)]
@@ -29,6 +29,8 @@ const JUMP_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
 const FLAGS_AT: u32 = 14;
+/// Shelf, slot and, in the word's last byte, command.
+const ADDRESS_AT: u32 = 16;
 const COMMAND_AT: u32 = 19;
 const TAG_AT: u32 = 20;
 const FLAG_RESPONSE: u32 = 0x08;
@@ -46,13 +48,39 @@ const fn jump(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
     Instruction { code, jump_true, jump_false, k }
 }
 
-/// The program for `role`; `None` keeps everything of our EtherType.
-pub(super) fn program(role: Role) -> Option<Vec<Instruction>> {
+/// More devices are not told apart by a program, which looks at each in turn, but by the shelf.
+const DEVICES_MAX: usize = 64;
+const SHELF_MASK: u32 = 0xFFFF_0000;
+const SLOT_MASK: u32 = 0x0000_FF00;
+
+const fn word(address: Address) -> u32 {
+    (address.shelf.0 as u32) << 16 | (address.slot.0 as u32) << 8
+}
+
+/// Requests to `devices`, and to several at a time; without a device, or with too many, to any.
+fn shelf(devices: &[Address]) -> Vec<Instruction> {
+    let mut program = vec![op(LOAD_BYTE, FLAGS_AT), jump(JUMP_SET, FLAG_RESPONSE, 0, 1), op(RETURN, 0)];
+    if devices.is_empty() || devices.len() > DEVICES_MAX {
+        program.push(op(RETURN, KEEP));
+        return program;
+    }
+    let of = |mask, addresses: &[Address]| {
+        let matched =
+            addresses.iter().flat_map(move |&address| [jump(JUMP_EQUAL, word(address) & mask, 0, 1), op(RETURN, KEEP)]);
+        [op(LOAD_WORD, ADDRESS_AT), op(AND, mask)].into_iter().chain(matched).collect::<Vec<_>>()
+    };
+    program.extend(of(SHELF_MASK | SLOT_MASK, devices));
+    program.extend(of(SHELF_MASK, &[Address { shelf: Shelf::ALL, slot: Slot(0) }]));
+    program.extend(of(SLOT_MASK, &[Address { shelf: Shelf(0), slot: Slot::ALL }]));
+    program.push(op(RETURN, 0));
+    program
+}
+
+/// The program for `role`, for a shelf of these `devices`; `None` keeps everything of our EtherType.
+pub(super) fn program(role: Role, devices: &[Address]) -> Option<Vec<Instruction>> {
     match role {
         Role::Everything => None,
-        Role::Shelf => {
-            Some(vec![op(LOAD_BYTE, FLAGS_AT), jump(JUMP_SET, FLAG_RESPONSE, 0, 1), op(RETURN, 0), op(RETURN, KEEP)])
-        }
+        Role::Shelf => Some(shelf(devices)),
         Role::Initiator { worker, discovers } => {
             let ours = TAG_OURS | u32::from(worker) << TAG_WORKER_SHIFT;
             let mut program = vec![op(LOAD_BYTE, FLAGS_AT), jump(JUMP_SET, FLAG_RESPONSE, 1, 0), op(RETURN, 0)];
@@ -138,11 +166,33 @@ mod tests {
             (worker(255, false), true, 0, tag(127, 1), false),
         ];
         for (role, reply, command, tag, kept) in table {
-            let program = program(role).unwrap();
+            let program = program(role, &[]).unwrap();
             let keeps = run(&program, &frame(reply, command, tag)) > 0;
             assert_eq!(keeps, kept, "{role:?} reply {reply} command {command} tag {tag:#x}");
         }
-        assert_eq!(program(Role::Everything), None);
+        assert_eq!(program(Role::Everything, &[]), None);
+    }
+
+    #[test]
+    fn a_shelf_takes_requests_to_its_devices_and_to_all() {
+        let devices: Vec<Address> = (0..64).map(|slot| Address::new(7, slot)).chain([Address::new(7, 99)]).collect();
+        let keeps = |count: usize, response: bool, shelf: u16, slot: u8| {
+            let mut frame = frame(response, 0, 1);
+            frame[16..18].copy_from_slice(&shelf.to_be_bytes());
+            frame[18] = slot;
+            run(&program(Role::Shelf, &devices[..count]).unwrap(), &frame) > 0
+        };
+        for count in [1, 3, 64] {
+            for slot in 0..70 {
+                assert_eq!(keeps(count, false, 7, slot), usize::from(slot) < count, "{count} devices, slot {slot}");
+                assert!(!keeps(count, false, 8, slot) && !keeps(count, true, 7, slot));
+            }
+            assert!(
+                keeps(count, false, 0xFFFF, 0xFF) && keeps(count, false, 0xFFFF, 3) && keeps(count, false, 7, 0xFF)
+            );
+            assert!(!keeps(count, true, 0xFFFF, 0xFF));
+        }
+        assert!(keeps(0, false, 9, 9) && keeps(65, false, 9, 9) && !keeps(65, true, 7, 1));
     }
 
     #[test]
@@ -150,11 +200,11 @@ mod tests {
         for role in [Role::Initiator { worker: 0, discovers: true }, Role::Initiator { worker: 0, discovers: false }] {
             for len in 0..24 {
                 let full = frame(true, 0, 1 << 31);
-                assert_eq!(run(&program(role).unwrap(), &full[..len]), 0, "{len} bytes");
+                assert_eq!(run(&program(role, &[]).unwrap(), &full[..len]), 0, "{len} bytes");
             }
         }
         for len in 0..15 {
-            assert_eq!(run(&program(Role::Shelf).unwrap(), &frame(false, 0, 0)[..len]), 0, "{len} bytes");
+            assert_eq!(run(&program(Role::Shelf, &[]).unwrap(), &frame(false, 0, 0)[..len]), 0, "{len} bytes");
         }
     }
 }

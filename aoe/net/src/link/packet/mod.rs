@@ -1,28 +1,38 @@
 //! A link over a packet socket: AoE frames on one interface of this host. Needs CAP_NET_RAW.
 //!
-//! Owns the socket, its receive slots and its filter. Used by the driver and the shelf server, one thread each.
+//! Owns the socket, its receive ring or slots, and its filter. Used by the driver and the shelf server, one thread each.
 //!
-//! What it takes care of: frames move in batches of [`BATCH`] with one system call; the kernel filters by [`Role`], so a worker is
-//! not woken by another's replies; socket buffers are sized for jumbo frames, of which a queued one is charged more than it is
+//! What it takes care of: frames are sent in batches of [`BATCH`] with one system call, and arrive in a ring without any, or in batches where the
+//! kernel gives no ring (said in the log) or none is wanted; the kernel filters by [`Role`], so a worker is not woken by another's
+//! replies; socket buffers are sized for jumbo frames, of which a queued one is charged more than it is
 //! long ([`Link::receive_frames`] says how many fit); an interface that goes down, vanishes, or comes back under the same
-//! name with another index is followed. Bound: the socket buffers.
+//! name with another index is followed. Bound: ring and socket buffers. What each way of moving frames costs is in docs/decisions/0014.
 
 mod filter;
+#[expect(unsafe_code, reason = "memory that the kernel writes to")]
+mod ring;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;
 
-use crate::link::{BATCH, FrameRef, Link, LinkCounters, Slots};
+use crate::link::{BATCH, FrameRef, Link, LinkCounters};
 use aoe_proto::port::PortInfo;
-use aoe_proto::wire::{ETHERTYPE, MacAddr};
+use aoe_proto::wire::{Address, ETHERTYPE, MacAddr};
+use ring::{Ring, Shape};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, SystemTime};
-use sys::{Batch, Buffer, Interface, Received};
+use std::time::Duration;
+use sys::{Arrival, Buffer, Interface, ReceiveBatch, SendBatch};
 
 /// Bytes that a frame may have beyond the MTU: the Ethernet header and a VLAN tag.
 const HEADER_MAX: usize = 18;
 /// The least MTU that carries one sector.
 const MTU_MIN: u32 = 36 + 512;
+/// Frames in a ring, unless something else is asked for.
+pub const RING: usize = 256;
+/// A ring that is empty this often in a row is looked at for an error of the socket, which else nothing would notice.
+const EMPTY_MAX: u32 = 4;
 
 /// Whose frames a socket is to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +57,11 @@ pub struct PacketConfig {
     pub interface: String,
     /// Which frames to receive.
     pub role: Role,
+    /// The devices that a shelf serves: requests to others do not take room from theirs. Empty: requests to any are received.
+    pub devices: Vec<Address>,
+    /// Frames that the ring which they arrive in holds: as many as may be under way at a time, and few more, as its memory is gone through again
+    /// and again and should stay in the caches. Without one, and where the kernel refuses it, frames are queued in the receive buffer and read in batches.
+    pub receive_ring: Option<usize>,
     /// Receive buffer to ask for, in bytes; the kernel counts memory, not frame lengths.
     pub receive_buffer: usize,
     /// Send buffer to ask for, in bytes, counted alike.
@@ -56,21 +71,27 @@ pub struct PacketConfig {
     /// Drop frames that have waited longer than this in the receive queue. A shelf that was stopped for a while, or is slow, must not
     /// execute requests that are older than a frame can be.
     pub longest_wait: Option<Duration>,
+    /// Receive what this host sends on the interface, too, as far as it does not bypass the queueing discipline.
+    pub outgoing: bool,
     /// Open an interface that is set down and wait for it to come up, instead of failing. One that merely has no carrier is always
     /// waited for.
     pub allow_down: bool,
 }
 
 impl PacketConfig {
-    /// 16 MiB of buffer each way, no queueing discipline, an interface that is up; a shelf's frames wait for a second at most.
+    /// A ring of [`RING`] frames, 16 MiB of buffer each way, no queueing discipline, an interface that is up; a shelf's frames wait for a
+    /// second at most.
     pub fn new(interface: &str, role: Role) -> PacketConfig {
         PacketConfig {
             interface: interface.to_owned(),
             role,
+            devices: Vec::new(),
+            receive_ring: Some(RING),
             receive_buffer: 16 << 20,
             send_buffer: 16 << 20,
             qdisc_bypass: true,
             longest_wait: (role == Role::Shelf).then_some(Duration::from_secs(1)),
+            outgoing: false,
             allow_down: false,
         }
     }
@@ -149,10 +170,55 @@ pub struct PacketLink {
     bound: Option<i32>,
     receive_buffer: usize,
     longest_wait: Option<Duration>,
-    slots: Slots,
-    received: [Received; BATCH],
-    batch: Batch,
+    /// Longest frame that there is room for, in bytes.
+    longest: usize,
+    reception: Reception,
+    /// Times in a row that the ring was empty.
+    empty: u32,
+    batch: SendBatch,
     counters: LinkCounters,
+}
+
+/// How frames arrive.
+enum Reception {
+    /// In a ring that was asked for with so many frames.
+    Ring { ring: Ring, frames: usize },
+    /// Read in batches.
+    Batches(ReceiveBatch),
+}
+
+impl Reception {
+    /// A ring as wanted if the kernel gives one, else batches.
+    fn open(fd: BorrowedFd<'_>, name: &str, longest: usize, ring: Option<usize>) -> Reception {
+        let Some(frames) = ring else { return Reception::Batches(ReceiveBatch::new(longest)) };
+        match Ring::new(fd, Shape::new(longest, frames)) {
+            Ok(ring) => Reception::Ring { ring, frames },
+            Err(error) => {
+                tracing::warn!(interface = %name, %error, "no receive ring: frames are read in batches, which is slower");
+                Reception::Batches(ReceiveBatch::new(longest))
+            }
+        }
+    }
+
+    /// Has frames' times of arrival told; those in a ring always are.
+    fn stamp(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Reception::Ring { .. } => Ok(()),
+            Reception::Batches(_) => sys::stamp_arrivals(fd),
+        }
+    }
+
+    /// The same with room for longer frames. Frames that wait in a ring are lost.
+    fn grow(self, fd: BorrowedFd<'_>, name: &str, longest: usize) -> Reception {
+        let Reception::Ring { ring, frames } = self else {
+            return Reception::Batches(ReceiveBatch::new(longest));
+        };
+        drop(ring);
+        if let Err(error) = Ring::remove(fd) {
+            tracing::debug!(interface = %name, %error, "taking a receive ring away");
+        }
+        Reception::open(fd, name, longest, Some(frames))
+    }
 }
 
 impl PacketLink {
@@ -174,12 +240,11 @@ impl PacketLink {
             return Err(LinkError::MtuTooSmall { name: name.to_owned(), mtu: interface.mtu });
         }
         // All of this before the socket is bound, so that no frame of another role is ever queued.
-        if let Some(program) = filter::program(config.role) {
+        if let Some(program) = filter::program(config.role, &config.devices) {
             sys::attach_filter(fd, &program).map_err(os("attaching a filter"))?;
         }
-        sys::ignore_outgoing(fd).map_err(os("ignoring outgoing frames"))?;
-        if config.longest_wait.is_some() {
-            sys::stamp_arrivals(fd).map_err(os("asking for arrival times"))?;
+        if !config.outgoing {
+            sys::ignore_outgoing(fd).map_err(os("ignoring outgoing frames"))?;
         }
         if config.qdisc_bypass {
             sys::bypass_qdisc(fd).map_err(os("bypassing the queueing discipline"))?;
@@ -187,6 +252,11 @@ impl PacketLink {
         let receive_buffer =
             sys::set_buffer(fd, Buffer::Receive, config.receive_buffer).map_err(os("setting the receive buffer"))?;
         sys::set_buffer(fd, Buffer::Send, config.send_buffer).map_err(os("setting the send buffer"))?;
+        let longest = interface.mtu as usize + HEADER_MAX;
+        let reception = Reception::open(fd, name, longest, config.receive_ring);
+        if config.longest_wait.is_some() {
+            reception.stamp(fd).map_err(os("asking for arrival times"))?;
+        }
         sys::bind(fd, interface.index, ETHERTYPE).map_err(os("binding a packet socket"))?;
         Ok(PacketLink {
             name: name.to_owned(),
@@ -195,17 +265,51 @@ impl PacketLink {
             bound: Some(interface.index),
             receive_buffer,
             longest_wait: config.longest_wait,
-            slots: Slots::new(BATCH, interface.mtu as usize + HEADER_MAX),
-            received: [Received::default(); BATCH],
-            batch: Batch::new(),
+            longest,
+            reception,
+            empty: 0,
+            batch: SendBatch::new(),
             counters: LinkCounters::default(),
         })
     }
 
-    /// Frames that arrived before this have waited too long; since 1970.
-    fn oldest_arrival(&self) -> Option<Duration> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        now.checked_sub(self.longest_wait?)
+    /// Whether frames arrive in a ring.
+    pub fn has_ring(&self) -> bool {
+        matches!(self.reception, Reception::Ring { .. })
+    }
+
+    /// As [`Link::receive`], with the time that each frame arrived by the system's clock, since 1970, where that is known: in a ring always.
+    pub fn receive_timed(&mut self, sink: &mut dyn FnMut(&[u8], Option<Duration>)) -> usize {
+        let PacketLink { reception, counters, longest_wait, .. } = self;
+        let mut take = |arrival: Arrival<'_>| take(counters, *longest_wait, arrival, sink);
+        match reception {
+            Reception::Ring { ring, .. } => {
+                let count = ring.receive(BATCH, &mut take);
+                self.empty = if count > 0 { 0 } else { self.empty + 1 };
+                if self.empty >= EMPTY_MAX {
+                    self.empty = 0;
+                    self.take_error();
+                }
+                count
+            }
+            Reception::Batches(batch) => match batch.receive(self.socket.as_fd(), longest_wait.is_some()) {
+                Ok(count) => {
+                    (0..count).for_each(|index| take(batch.arrival(index)));
+                    count
+                }
+                Err(error) => match self.sort_out(&error) {
+                    Verdict::Again => self.receive_timed(sink),
+                    Verdict::Full | Verdict::Down | Verdict::Refused => 0,
+                },
+            },
+        }
+    }
+
+    /// Takes an error away that waits at the socket, which would keep it readable though nothing can be read.
+    fn take_error(&mut self) {
+        if let Ok(Some(error)) = sys::take_error(self.socket.as_fd()) {
+            self.sort_out(&error);
+        }
     }
 
     fn went_down(&mut self) {
@@ -228,9 +332,14 @@ impl PacketLink {
             }
             self.bound = Some(interface.index);
         }
-        let capacity = interface.mtu as usize + HEADER_MAX;
-        if capacity > self.slots.capacity() {
-            self.slots = Slots::new(BATCH, capacity);
+        let longest = interface.mtu as usize + HEADER_MAX;
+        if longest > self.longest {
+            self.longest = longest;
+            let before = mem::replace(&mut self.reception, Reception::Batches(ReceiveBatch::new(0)));
+            self.reception = before.grow(self.socket.as_fd(), &self.name, longest);
+            if let (Some(_), Err(error)) = (self.longest_wait, self.reception.stamp(self.socket.as_fd())) {
+                tracing::warn!(interface = %self.name, %error, "asking for arrival times");
+            }
         }
         if self.info != Some(now) {
             tracing::info!(interface = %self.name, mac = %now.mac, mtu = now.mtu, "link up");
@@ -283,6 +392,34 @@ fn charge(mtu: usize) -> usize {
     (mtu + HEADER_MAX + SHARED_INFO).next_power_of_two() + SKB
 }
 
+/// Hands a frame on, unless it was cut or has waited too long.
+fn take(
+    counters: &mut LinkCounters,
+    longest_wait: Option<Duration>,
+    arrival: Arrival<'_>,
+    sink: &mut dyn FnMut(&[u8], Option<Duration>),
+) {
+    if arrival.truncated {
+        counters.receive_too_long += 1;
+        return;
+    }
+    // The time is looked at anew for each frame: the one before may have kept the sink for long.
+    let oldest = longest_wait.and_then(|wait| coarse_time().checked_sub(wait));
+    if oldest.is_some() && arrival.arrived.is_some() && arrival.arrived < oldest {
+        counters.receive_stale += 1;
+        return;
+    }
+    counters.received += 1;
+    counters.received_bytes += arrival.bytes.len() as u64;
+    sink(arrival.bytes, arrival.arrived);
+}
+
+/// The system's clock, since 1970, as of its last tick: it lags by some milliseconds and costs next to nothing.
+fn coarse_time() -> Duration {
+    let time = clock_gettime(ClockId::RealtimeCoarse);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 impl Link for PacketLink {
     fn name(&self) -> &str {
         &self.name
@@ -293,6 +430,7 @@ impl Link for PacketLink {
     }
 
     fn refresh(&mut self) {
+        self.take_error();
         match sys::interface(self.socket.as_fd(), &self.name) {
             Ok(interface) => self.came_up(interface),
             Err(_) => self.went_down(),
@@ -333,37 +471,17 @@ impl Link for PacketLink {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let mut received = self.received;
-        let count = loop {
-            match self.batch.receive(self.socket.as_fd(), &mut self.slots, &mut received, self.longest_wait.is_some()) {
-                Ok(count) => break count,
-                Err(error) => match self.sort_out(&error) {
-                    Verdict::Again => {}
-                    Verdict::Full | Verdict::Down | Verdict::Refused => return 0,
-                },
-            }
-        };
-        for (index, &Received { len, truncated, arrived }) in received[..count].iter().enumerate() {
-            if truncated {
-                self.counters.receive_too_long += 1;
-                continue;
-            }
-            // Looked at anew for each frame: the one before may have kept the sink for long.
-            if arrived.is_some() && arrived < self.oldest_arrival() {
-                self.counters.receive_stale += 1;
-                continue;
-            }
-            self.counters.received += 1;
-            self.counters.received_bytes += len as u64;
-            sink(&self.slots.slot(index)[..len]);
-        }
-        self.received = received;
-        count
+        self.receive_timed(&mut |frame, _| sink(frame))
     }
 
     fn receive_frames(&self) -> usize {
-        let mtu = self.info.map_or(self.slots.capacity() - HEADER_MAX, |info| info.mtu as usize);
-        self.receive_buffer / charge(mtu)
+        match &self.reception {
+            Reception::Ring { ring, .. } => ring.slots(),
+            Reception::Batches(_) => {
+                let mtu = self.info.map_or(self.longest - HEADER_MAX, |info| info.mtu as usize);
+                self.receive_buffer / charge(mtu)
+            }
+        }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

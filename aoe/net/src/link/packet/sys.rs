@@ -1,7 +1,7 @@
-//! The system calls of a packet socket, each behind a safe function. All of the crate's unsafe code is here.
+//! The system calls of a packet socket, each behind a safe function. The crate's unsafe code is here and in [`super::ring`].
 //!
-//! Called by [`super::PacketLink`] alone. Nothing here keeps state besides the scratch arrays of [`Batch`], whose pointers are
-//! written anew for each call and not used after it.
+//! Called by [`super::PacketLink`] and its ring. Nothing here keeps state besides the scratch arrays of [`SendBatch`] and [`ReceiveBatch`], whose
+//! pointers are written anew for each call and not used after it.
 
 use super::filter::Instruction;
 use crate::link::{BATCH, FrameRef, Slots};
@@ -41,7 +41,8 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn set_option<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
+/// Sets an option whose value is a plain C value.
+pub(super) fn set_option<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
     let len = mem::size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointer and the length are those of `value`, which outlives the call.
     let rc = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
@@ -66,7 +67,7 @@ pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
 }
 
-/// Makes the kernel note when each frame arrived, for [`Batch::receive`] to tell. It begins a moment later; frames until then count as
+/// Makes the kernel note when each frame arrived, for [`ReceiveBatch::receive`] to tell. It begins a moment later; frames until then count as
 /// arrived when they are received.
 pub(super) fn stamp_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
@@ -189,41 +190,54 @@ pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if rc < 0 { Err(Error::last_os_error()) } else { Ok(u64::from(statistics.tp_drops)) }
 }
 
-/// A received frame's place in the slots.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Received {
-    pub(super) len: usize,
-    /// The frame was longer than the slot.
+/// The error that waits at the socket, if there is one, which is taken away: the interface went down.
+pub(super) fn take_error(fd: BorrowedFd<'_>) -> io::Result<Option<Error>> {
+    let mut error = 0i32;
+    let mut len = mem::size_of::<i32>() as libc::socklen_t;
+    // SAFETY: both pointers are to locals that outlive the call, and `len` is the size of `error`.
+    let rc = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len)
+    };
+    match rc {
+        0 => Ok((error != 0).then(|| Error::from_raw_os_error(error))),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+/// A received frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) bytes: &'a [u8],
+    /// The frame was longer than its place.
     pub(super) truncated: bool,
-    /// When it arrived, by the system's clock, since 1970; if [`stamp_arrivals`] was called.
+    /// When it arrived, by the system's clock, since 1970; of a queue only if [`stamp_arrivals`] was called.
     pub(super) arrived: Option<Duration>,
 }
 
 /// Room for one control message with a time, aligned as control messages must be.
 type Control = [u64; 8];
 
-/// Scratch arrays for sending and receiving in batches.
-pub(super) struct Batch {
+/// Empty message headers.
+fn messages() -> Vec<libc::mmsghdr> {
+    // SAFETY: all zeros is a valid value of this plain C structure.
+    let message: libc::mmsghdr = unsafe { mem::zeroed() };
+    vec![message; BATCH]
+}
+
+/// Scratch arrays for sending in batches.
+pub(super) struct SendBatch {
     messages: Vec<libc::mmsghdr>,
     pieces: Vec<libc::iovec>,
     /// Pieces of each frame.
     counts: [usize; BATCH],
-    controls: Vec<Control>,
 }
 
-// SAFETY: the pointers in the arrays are written and used within one call of `send` or `receive`; between calls nothing reads them.
-unsafe impl Send for Batch {}
+// SAFETY: the pointers in the arrays are written and used within one call of `send`; between calls nothing reads them.
+unsafe impl Send for SendBatch {}
 
-impl Batch {
-    pub(super) fn new() -> Batch {
-        // SAFETY: all zeros is a valid value of this plain C structure.
-        let message: libc::mmsghdr = unsafe { mem::zeroed() };
-        Batch {
-            messages: vec![message; BATCH],
-            pieces: Vec::with_capacity(8 * BATCH),
-            counts: [0; BATCH],
-            controls: vec![[0; 8]; BATCH],
-        }
+impl SendBatch {
+    pub(super) fn new() -> SendBatch {
+        SendBatch { messages: messages(), pieces: Vec::with_capacity(8 * BATCH), counts: [0; BATCH] }
     }
 
     /// Sends up to [`BATCH`] frames; the number that the kernel took, or the error of the first.
@@ -244,8 +258,6 @@ impl Batch {
         for (message, &count) in self.messages.iter_mut().zip(&self.counts[..frames.len()]) {
             message.msg_hdr.msg_iov = self.pieces[at..at + count].as_mut_ptr();
             message.msg_hdr.msg_iovlen = count as _;
-            message.msg_hdr.msg_control = ptr::null_mut();
-            message.msg_hdr.msg_controllen = 0;
             at += count;
         }
         let count = frames.len() as libc::c_uint;
@@ -254,20 +266,31 @@ impl Batch {
         let rc = unsafe { libc::sendmmsg(fd.as_raw_fd(), self.messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
         if rc < 0 { Err(Error::last_os_error()) } else { Ok(rc as usize) }
     }
+}
 
-    /// Receives up to [`BATCH`] frames into the slots from 0 on, and says of each what `received` says; how many. `stamped` asks for
-    /// the times of arrival.
-    pub(super) fn receive(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        slots: &mut Slots,
-        received: &mut [Received; BATCH],
-        stamped: bool,
-    ) -> io::Result<usize> {
-        let count = slots.count().min(BATCH);
+/// Slots and scratch arrays for receiving in batches.
+pub(super) struct ReceiveBatch {
+    slots: Slots,
+    messages: Vec<libc::mmsghdr>,
+    pieces: Vec<libc::iovec>,
+    controls: Vec<Control>,
+}
+
+// SAFETY: the pointers in the arrays lead to what the same value owns on the heap, and are written anew by each call of `receive`.
+unsafe impl Send for ReceiveBatch {}
+
+impl ReceiveBatch {
+    /// Slots for frames of up to `longest` bytes.
+    pub(super) fn new(longest: usize) -> ReceiveBatch {
+        let slots = Slots::new(BATCH, longest);
+        ReceiveBatch { slots, messages: messages(), pieces: Vec::with_capacity(BATCH), controls: vec![[0; 8]; BATCH] }
+    }
+
+    /// Receives up to [`BATCH`] frames into the slots; how many. `stamped` asks for the times of arrival.
+    pub(super) fn receive(&mut self, fd: BorrowedFd<'_>, stamped: bool) -> io::Result<usize> {
         self.pieces.clear();
-        for index in 0..count {
-            let slot = slots.slot_mut(index);
+        for index in 0..BATCH {
+            let slot = self.slots.slot_mut(index);
             self.pieces.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() });
         }
         for ((message, piece), control) in self.messages.iter_mut().zip(&mut self.pieces).zip(&mut self.controls) {
@@ -282,7 +305,7 @@ impl Batch {
             libc::recvmmsg(
                 fd.as_raw_fd(),
                 self.messages.as_mut_ptr(),
-                count as libc::c_uint,
+                BATCH as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
@@ -290,15 +313,17 @@ impl Batch {
         if rc < 0 {
             return Err(Error::last_os_error());
         }
-        let arrived = rc as usize;
-        for (message, received) in self.messages[..arrived].iter().zip(received) {
-            *received = Received {
-                len: message.msg_len as usize,
-                truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-                arrived: arrival(&message.msg_hdr),
-            };
+        Ok(rc as usize)
+    }
+
+    /// Frame `index` of those that were received last.
+    pub(super) fn arrival(&self, index: usize) -> Arrival<'_> {
+        let message = &self.messages[index];
+        Arrival {
+            bytes: &self.slots.slot(index)[..message.msg_len as usize],
+            truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            arrived: arrival(&message.msg_hdr),
         }
-        Ok(arrived)
     }
 }
 
