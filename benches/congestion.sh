@@ -1,14 +1,13 @@
 #!/bin/sh
 # Congestion on a real network: four shelves behind one slow, shallow switch port, and four initiators before one; clean cables; cables that lose frames.
 #
-#   benches/congestion.sh [RUNTIME]       seconds a row, default 3
+#   benches/congestion.sh [RUNTIME [ROUNDS]]       seconds a row, default 2; rounds of all rows, default 3
 #
-# A namespace has a bridge as the switch; a host is a namespace behind one of its ports. The slow port is a tbf of 800 Mbit/s with a queue of 80 KB. Prints a line of
-# CSV for each initiator: case, congestion control, window, then mode, MB/s, requests per second, p50, p99 and p99.9 in us, frames sent again, errors. Needs root, iproute2,
-# jq and Rust. Leaves nothing behind.
+# A namespace has a bridge as the switch; a host is a namespace behind one of its ports. The slow port is a tbf of 800 Mbit/s with a queue of 80 KB. Rows that are compared
+# take turns. Prints a line of CSV for each case, control and window, see congestion.awk. Needs root, iproute2, jq and Rust. Leaves nothing behind.
 set -eu
 cd "$(dirname "$0")/.."
-runtime=${1:-3}
+runtime=${1:-2} rounds=${2:-3}
 cargo build --release --quiet -p etherraid
 etherraid=${CARGO_TARGET_DIR:-target}/release/etherraid
 [ -n "${IN_NAMESPACE:-}" ] || IN_NAMESPACE=1 exec unshare --net --mount -- "$0" "$@"
@@ -35,22 +34,23 @@ shelf() {
     name=$1 devices=
     shift
     while [ $# -gt 0 ] && [ "${1#-}" = "$1" ]; do
-        truncate -s 64M "$dir/$1"
+        head -c 64M /dev/zero > "$dir/$1"
         devices="$devices -d $1=$dir/$1"
         shift
     done
     # shellcheck disable=SC2086 # a list of options
     ip netns exec "$name" "$etherraid" shelf -i eth0 $devices -b 64 "$@" > "$dir/$name.ready" 2>&1 &
     children="$children $!"
-    until grep -q '^ready' "$dir/$name.ready"; do kill -0 $!; sleep 0.05; done
+    until grep -qs '^ready' "$dir/$name.ready"; do kill -0 $!; sleep 0.05; done
 }
 
-# load CASE HOST MODE DEVICE CONTROL WINDOW
+# load CASE HOST MODE DEVICE CONTROL WINDOW [LOSS]: 8 KiB at a time, 64 outstanding.
 load() {
     ip netns exec "$2" "$etherraid" bench "$3" -i eth0 --device "e$4" --bs 8k --qd 64 --runtime "$runtime" --overwrite \
         --cpus "${CPUS:-0}" --set "aoe_congestion=$5" --set "aoe_window=$6" --json |
-        jq -r --arg case "$1" --arg control "$5" --arg window "$6" \
-            '.[] | [$case, $control, $window, .mode, .mb_per_s, .iops, .p50_us, .p99_us, .p999_us, .retransmits, .errors] | @csv'
+        jq -r --arg case "$1" --arg control "$5" --arg window "$6" --arg loss "${7:-0}" --arg round "$round" \
+            '.[] | [$case, $control, $window, .mode, $loss, $round, .mb_per_s, .iops, .p999_us, .retransmits, .errors] | map(tostring) | join(",")' \
+            >> "$dir/rows"
 }
 
 # together CASE CONTROL WINDOW: four at once, as the case says.
@@ -66,6 +66,14 @@ together() {
     for pid in $pids; do wait "$pid"; done
 }
 
+# shared CASE: four share a slow port, with sticky and with fixed windows.
+shared() {
+    for round in $(seq "$rounds"); do
+        together "$1" 0 64
+        for window in 1 2 3; do together "$1" 1 $window; done
+    done
+}
+
 stop() {
     for child in $children; do kill "$child"; wait "$child" || true; done
     children=
@@ -73,23 +81,31 @@ stop() {
 
 slow() { tc qdisc replace dev "$1" root tbf rate 800mbit burst 16kb limit 80000; }
 
-echo "case,control,window,mode,mb_per_s,iops,p50_us,p99_us,p999_us,retransmits,errors"
 for n in 1 2 3 4; do shelf "s$n" "$n.0"; done
 slow p-h1
-together shelves 0 64
-for window in 1 2 3 8; do together shelves 1 $window; done
+shared shelves
 tc qdisc del dev p-h1 root
-load clean h2 randread 1.0 0 64
-for window in 16 32 64; do load clean h2 randread 1.0 1 $window; done
+for round in $(seq "$rounds"); do
+    for window in 16 32 64; do
+        load "clean $window" h2 randread 1.0 0 64
+        load "clean $window" h2 randread 1.0 1 $window
+    done
+done
 stop
 shelf s1 1.1 1.2 1.3 1.4
 slow p-s1
-together initiators 0 64
-for window in 1 2 3 8; do together initiators 1 $window; done
+shared initiators
 tc qdisc del dev p-s1 root
 stop
-for loss in 0.01 0.05; do
-    shelf s2 2.0 --fault "loss=$loss,seed=1"
-    for mode in randread randwrite; do load "loss $loss" h2 $mode 2.0 0 64; done
-    stop
+shelf s1 1.0
+shelf s2 2.0 --fault loss=0.01,seed=1
+shelf s3 3.0 --fault loss=0.05,seed=1
+for round in $(seq "$rounds"); do
+    for mode in randread randwrite; do
+        load lossy h2 $mode 1.0 0 64
+        load lossy h2 $mode 2.0 0 64 1%
+        load lossy h2 $mode 3.0 0 64 5%
+    done
 done
+stop
+awk -f benches/congestion.awk -v "runtime=$runtime" -v outstanding=$((64 * 8192)) "$dir/rows"
