@@ -74,6 +74,13 @@ const TELLS_BOOT: u16 = 0x0002;
 /// Low byte of word 255 when its high byte is a checksum.
 const CHECKSUM_MARK: u8 = 0xA5;
 
+/// [`MODEL`] as it is sent.
+const OURS: AtaString<40> = {
+    let mut bytes = [b' '; 40];
+    bytes.split_at_mut(MODEL.len()).0.copy_from_slice(MODEL.as_bytes());
+    AtaString(bytes)
+};
+
 /// A text of IDENTIFY data: N bytes, padded with spaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AtaString<const N: usize>([u8; N]);
@@ -209,7 +216,8 @@ impl Identify {
 
     /// Whether the target is our shelf, so that its additions count.
     pub fn is_ours(&self) -> bool {
-        self.model.as_str() == MODEL
+        // Asked for every frame: the bytes as our shelves send them.
+        self.model == OURS
     }
 
     /// The boot number, if the target has one.
