@@ -2,7 +2,7 @@
 //! `etherraid_tests::kernel`), against an `etherraid shelf` of devices that store nothing; or the kernel's md over five of them.
 //!
 //! `aoe MODE SIZES` prints CSV: mode, bs, group_thread_cnt (0 for md, else empty), qd, mb_per_s, iops. The environment says more: `DEVICES` (1; more are made
-//! into a RAID5), `QD` (64), `RUNTIME` (2 seconds a size), `CHUNK_KIB` (64), `STRIPE_CACHE` (256), `SHELF_CPU` (1: where the shelf is; the kernel is
+//! into a RAID5), `QD` (64), `RUNTIME` (2 seconds a size), `CHUNK_KIB` (64), `STRIPE_CACHE` (256), `MAXOUT` (8: the driver's `aoe_maxout`), `SHELF_CPU` (1: where the shelf is; the kernel is
 //! where this process may be), `ETHERRAID_BIN` (the binary that is the shelf). One boot measures all sizes.
 
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn shelf(netns: &NetNs, devices: u32) -> anyhow::Result<Proc> {
 /// Finds the devices, makes an array of several, and puts each size's load on what there is.
 fn script(mode: &str, sizes: &[&str], devices: u32, depth: u32, runtime: u64) -> anyhow::Result<String> {
     let names: Vec<String> = (0..devices).map(|slot| format!("e9.{slot}")).collect();
-    let mut text = format!("aoe {}\n", names.join(" "));
+    let mut text = format!("MAXOUT={}\naoe {}\n", number("MAXOUT", 8)?, names.join(" "));
     let mut device = format!("/dev/etherd/{}", names[0]);
     let mut jobs = 1;
     if devices > 1 {

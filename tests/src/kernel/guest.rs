@@ -103,9 +103,10 @@ tree() {
 }
 
 # aoe DEVICE..: loads the driver, waits for these devices, and bounds what it does at once: of large frames the socket that is its
-# network holds 16, and it receives what it sends, too. A frame lost early would wait for its first timeout, which is 16 seconds.
+# network holds 16, and it receives what it sends, too. A frame lost early would wait for its first timeout, which is 16 seconds. Its
+# window is MAXOUT.
 aoe() {
-    modprobe aoe aoe_maxout=8
+    modprobe aoe aoe_maxout="${MAXOUT:-8}"
     for device; do
         while [ ! -b "/dev/etherd/$device" ]; do aoe-discover; sleep 0.1; done
         while [ "$(cat "/sys/block/etherd!$device/state")" != up ]; do sleep 0.1; done
