@@ -14,6 +14,10 @@
 //! A loss at round trips that are not longer than usual is no sign of a full queue: cables lose frames too, and a smaller window would not help.
 //! Unless a sixth of the frames are lost, it does not change the window.
 //!
+//! Hosts have queues as well, which make round trips grow with the window without ever being full; then a cable's loss passes for a lesson. What
+//! tells is what comes of it: behind a full queue losses end with the cut, or are at long round trips. If they go on at short ones the lesson
+//! was none, and for some thousands of replies, twice as many each time, losses teach nothing.
+//!
 //! Windows have fractions: a window of 2.4 frames is 3 in two of five rounds. Less than one frame is one with pauses in between: with
 //! many devices behind one port the fair share is less than a frame per round trip.
 
@@ -40,6 +44,14 @@ const LOSS_REPLIES: u32 = 256;
 const LOST_MANY: u32 = 6;
 /// So many losses of late are more than chance.
 const LOST_FEW: u32 = 3;
+/// So many losses at round trips well below those of a full queue, none so many replies after the one before, show that there is no such queue.
+const LOST_LOW: u32 = 4;
+const LOW_REPLIES: u32 = 1 << 10;
+/// Smallest window, in frames, with which the last round trips tell that: with less they are too few.
+const TELLING_WINDOW: u32 = 4;
+/// Replies for which losses teach nothing after that, at first and at most.
+const DEAF_FIRST: u32 = 1 << 12;
+const DEAF_MAX: u32 = 1 << 20;
 /// Longest pause between frames of a window below one.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -86,6 +98,12 @@ pub struct Sticky {
     /// Frames lost and answered of late.
     lost: u32,
     answered: u32,
+    /// Losses at short round trips since something was learned, and replies since the last.
+    lost_low: u32,
+    low_replies: u32,
+    /// Replies for which losses teach nothing yet, and for how many they will the next time.
+    deaf: u32,
+    deaf_next: u32,
 }
 
 impl Sticky {
@@ -117,6 +135,10 @@ impl Sticky {
             probe_after: PROBE_FIRST,
             lost: 0,
             answered: 0,
+            lost_low: 0,
+            low_replies: 0,
+            deaf: 0,
+            deaf_next: DEAF_FIRST,
         }
     }
 
@@ -222,13 +244,16 @@ impl Sticky {
 
     /// Learns from a loss, and tells whether it came of a full queue, as far as can be told.
     fn learn(&mut self) -> bool {
+        let many = self.lost * LOST_MANY > self.answered;
+        if !many && (self.deaf > 0 || self.is_low()) {
+            return false;
+        }
         let peak = self.peak[0].max(self.peak[1]).max(self.recent);
         let usual = self.usual();
         if peak >= usual.saturating_mul(2) && peak >= self.full / 4 * 3 {
             self.full = self.full.max(peak);
             return true;
         }
-        let many = self.lost * LOST_MANY > self.answered;
         if self.full == 0 {
             self.full = if many { peak } else { 0 };
         } else if many || self.lost < LOST_FEW || self.full >= usual.saturating_mul(4) {
@@ -238,6 +263,21 @@ impl Sticky {
             self.full += self.full.saturating_sub(self.shortest()) / 16;
         }
         many
+    }
+
+    /// Whether a loss came at a round trip far from that of a full queue. When that goes on, what was learned is forgotten.
+    fn is_low(&mut self) -> bool {
+        if self.full == 0 || self.cwnd < TELLING_WINDOW * FRAME || self.recent >= self.full / 4 * 3 {
+            return false;
+        }
+        self.lost_low = if self.low_replies > LOW_REPLIES { 1 } else { self.lost_low + 1 };
+        self.low_replies = 0;
+        if self.lost_low >= LOST_LOW {
+            (self.full, self.lost_low, self.probing) = (0, 0, false);
+            self.deaf = self.deaf_next;
+            self.deaf_next = (self.deaf_next * 2).min(DEAF_MAX);
+        }
+        true
     }
 }
 
@@ -263,6 +303,8 @@ impl Congestion for Sticky {
 
     fn on_reply(&mut self, Reply { in_flight, rtt, data }: Reply) {
         self.answered += 1;
+        self.low_replies = self.low_replies.saturating_add(1);
+        self.deaf = self.deaf.saturating_sub(1);
         if self.answered >= LOSS_REPLIES {
             (self.answered, self.lost) = (self.answered / 2, self.lost / 2);
         }

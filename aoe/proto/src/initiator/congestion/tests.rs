@@ -189,6 +189,34 @@ fn losses_at_short_round_trips_leave_the_window_alone() {
     assert!(sticky.window() < 8, "{}", sticky.window());
 }
 
+/// Runs rounds over hosts that queue without end, and a cable that loses one frame of `every`: each frame adds 8 us to a round trip of 20 us, and each
+/// seventh round a host has something else to do. Returns the mean window.
+fn slow_hosts(controller: &mut Controller, every: u32, rounds: u32) -> u32 {
+    let (mut sent, mut sum) = (0, 0);
+    for round in 0..rounds {
+        let window = controller.window();
+        sum += window;
+        for _ in 0..window {
+            sent += 1;
+            match sent % every {
+                0 => controller.on_loss(FIRST),
+                _ => controller.on_reply(reply(window, 20 + u64::from(8 * window * (1 + u32::from(round % 7 == 0))))),
+            }
+        }
+    }
+    sum / rounds
+}
+
+#[test]
+fn round_trips_that_hosts_make_long_teach_nothing_when_a_cable_loses_frames() {
+    for every in [50, 20, 10] {
+        let mut sticky = sticky(64);
+        slow_hosts(&mut sticky, every, 2000);
+        let mean = slow_hosts(&mut sticky, every, 20_000);
+        assert!(mean >= 48, "one of {every}: {mean}");
+    }
+}
+
 #[test]
 fn a_window_below_one_frame_is_one_with_pauses() {
     let mut sticky = sticky(64);
