@@ -16,7 +16,7 @@
 //!
 //! Hosts have queues as well, which make round trips grow with the window without ever being full; then a cable's loss passes for a lesson. What
 //! tells is what comes of it: behind a full queue losses end with the cut, or are at long round trips. If they go on at short ones the lesson
-//! was none, and for some thousands of replies, twice as many each time, losses teach nothing.
+//! was none, and for some thousands of replies, twice as many each time, losses teach nothing, unless the window that grows meanwhile makes them three times as many.
 //!
 //! Windows have fractions: a window of 2.4 frames is 3 in two of five rounds. Less than one frame is one with pauses in between: with
 //! many devices behind one port the fair share is less than a frame per round trip.
@@ -45,13 +45,16 @@ const LOST_MANY: u32 = 6;
 /// So many losses of late are more than chance.
 const LOST_FEW: u32 = 3;
 /// So many losses at round trips well below those of a full queue, none so many replies after the one before, show that there is no such queue.
-const LOST_LOW: u32 = 4;
-const LOW_REPLIES: u32 = 1 << 10;
+const LOST_LOW: u32 = 8;
+const LOW_REPLIES: u32 = 1 << 9;
 /// Smallest window, in frames, with which the last round trips tell that: with less they are too few.
 const TELLING_WINDOW: u32 = 4;
 /// Replies for which losses teach nothing after that, at first and at most.
 const DEAF_FIRST: u32 = 1 << 12;
 const DEAF_MAX: u32 = 1 << 20;
+/// So many times as many losses as before mean that there is such a queue, which nothing refutes for so many replies.
+const DEAF_FACTOR: u32 = 3;
+const SURE_REPLIES: u32 = 1 << 18;
 /// Longest pause between frames of a window below one.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -98,12 +101,18 @@ pub struct Sticky {
     /// Frames lost and answered of late.
     lost: u32,
     answered: u32,
-    /// Losses at short round trips since something was learned, and replies since the last.
+    /// Losses at short round trips, one soon after the other; replies since the first of them and since the last.
     lost_low: u32,
+    low_span: u32,
     low_replies: u32,
     /// Replies for which losses teach nothing yet, and for how many they will the next time.
     deaf: u32,
     deaf_next: u32,
+    /// Meanwhile: losses, and replies since these are counted.
+    deaf_lost: u32,
+    deaf_span: u32,
+    /// Replies for which nothing is refuted.
+    sure: u32,
 }
 
 impl Sticky {
@@ -136,9 +145,13 @@ impl Sticky {
             lost: 0,
             answered: 0,
             lost_low: 0,
+            low_span: 0,
             low_replies: 0,
             deaf: 0,
             deaf_next: DEAF_FIRST,
+            deaf_lost: 0,
+            deaf_span: 0,
+            sure: 0,
         }
     }
 
@@ -245,7 +258,7 @@ impl Sticky {
     /// Learns from a loss, and tells whether it came of a full queue, as far as can be told.
     fn learn(&mut self) -> bool {
         let many = self.lost * LOST_MANY > self.answered;
-        if !many && (self.deaf > 0 || self.is_low()) {
+        if !many && (self.is_deaf() || self.is_low()) {
             return false;
         }
         let peak = self.peak[0].max(self.peak[1]).max(self.recent);
@@ -267,17 +280,37 @@ impl Sticky {
 
     /// Whether a loss came at a round trip far from that of a full queue. When that goes on, what was learned is forgotten.
     fn is_low(&mut self) -> bool {
-        if self.full == 0 || self.cwnd < TELLING_WINDOW * FRAME || self.recent >= self.full / 4 * 3 {
+        let telling = self.cwnd >= TELLING_WINDOW * FRAME && self.sure == 0;
+        if self.full == 0 || !telling || self.recent >= self.full / 4 * 3 {
             return false;
         }
-        self.lost_low = if self.low_replies > LOW_REPLIES { 1 } else { self.lost_low + 1 };
-        self.low_replies = 0;
+        if self.lost_low == 0 || self.low_replies > LOW_REPLIES {
+            (self.lost_low, self.low_span) = (0, 0);
+        }
+        (self.lost_low, self.low_replies) = (self.lost_low + 1, 0);
         if self.lost_low >= LOST_LOW {
             (self.full, self.lost_low, self.probing) = (0, 0, false);
-            self.deaf = self.deaf_next;
+            (self.deaf, self.deaf_lost, self.deaf_span) = (self.deaf_next, 0, 0);
             self.deaf_next = (self.deaf_next * 2).min(DEAF_MAX);
         }
         true
+    }
+
+    /// Whether losses teach nothing now. If they are far more than before, now that the window is larger, the queue is there after all.
+    fn is_deaf(&mut self) -> bool {
+        if self.deaf == 0 {
+            return false;
+        }
+        self.deaf_lost += 1;
+        if self.deaf_lost < LOST_LOW {
+            return true;
+        }
+        if self.deaf_span >= self.low_span / DEAF_FACTOR {
+            (self.deaf_lost, self.deaf_span) = (0, 0);
+            return true;
+        }
+        (self.deaf, self.deaf_next, self.sure) = (0, DEAF_FIRST, SURE_REPLIES);
+        false
     }
 }
 
@@ -305,6 +338,11 @@ impl Congestion for Sticky {
         self.answered += 1;
         self.low_replies = self.low_replies.saturating_add(1);
         self.deaf = self.deaf.saturating_sub(1);
+        self.sure = self.sure.saturating_sub(1);
+        self.deaf_span = self.deaf_span.saturating_add(1);
+        if self.lost_low > 0 {
+            self.low_span = self.low_span.saturating_add(1);
+        }
         if self.answered >= LOSS_REPLIES {
             (self.answered, self.lost) = (self.answered / 2, self.lost / 2);
         }
