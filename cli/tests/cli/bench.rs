@@ -264,9 +264,10 @@ fn a_bare_device_is_measured() {
         check(row);
         assert_eq!((&row["group_thread_cnt"], &row["member_request_sectors"]), (&Value::Null, &Value::Null));
     }
-    // Eight KiB, and now and then less at the end of a request; other commands are few.
+    // Eight KiB, and now and then less at the end of a request; other commands are few. So are the frames of 8 KiB that prove what the path carries, which
+    // make the mean of small ones a little larger.
     let frames = rows.iter().map(|row| number(row, "frame_bytes_mean")).collect::<Vec<_>>();
-    assert!((3800.0..=4096.0).contains(&frames[0]) && (7800.0..=8704.0).contains(&frames[2]), "{frames:?}");
+    assert!((3800.0..=4352.0).contains(&frames[0]) && (7800.0..=8704.0).contains(&frames[2]), "{frames:?}");
 }
 
 #[test]
