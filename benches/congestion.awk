@@ -17,27 +17,18 @@ BEGIN { FS = OFS = ","; print "case,control,window,mode,loss,mb_per_s,of_first,j
     errors[key] += $11
 }
 
-function median(count,    i, j, value, sorted) {
-    for (i = 1; i <= count; i++) {
-        value = of[i]
-        for (j = i - 1; j > 0 && sorted[j] > value; j--) sorted[j + 1] = sorted[j]
-        sorted[j + 1] = value
-    }
-    return sorted[int((count + 1) / 2)]
-}
-
 END {
     for (row = 1; row <= rows; row++) {
         key = order[row]
         count = rounds[key]
         for (i = 1; i <= count; i++) of[i] = mb[key, i]
-        goodput = median(count)
+        goodput = middle(of, count)
         for (i = 1; i <= count; i++) of[i] = square[key, i] ? mb[key, i] ^ 2 / (n[key, i] * square[key, i]) : 0
-        jain = median(count)
+        jain = middle(of, count)
         for (i = 1; i <= count; i++) of[i] = 100 * again[key, i] / (frames[key, i] + again[key, i] + 1e-9)
-        resent = median(count)
+        resent = middle(of, count)
         for (i = 1; i <= count; i++) of[i] = worst[key, i] * mb[key, i] / (n[key, i] * outstanding)
-        turns = median(count)
+        turns = middle(of, count)
         split(key, field, FS)
         like = field[1] FS field[4]
         if (!(like in first)) first[like] = goodput

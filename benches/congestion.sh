@@ -108,4 +108,4 @@ for round in $(seq "$rounds"); do
     done
 done
 stop
-awk -f benches/congestion.awk -v "runtime=$runtime" -v outstanding=$((64 * 8192)) "$dir/rows"
+awk -f benches/middle.awk -f benches/congestion.awk -v "runtime=$runtime" -v outstanding=$((64 * 8192)) "$dir/rows"

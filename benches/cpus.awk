@@ -21,17 +21,16 @@ $2 == "mode" {
     errors[size] += $column["errors"]
 }
 
-function median(what, size, count,    i, j, value, sorted) {
+function median(what, size, count,    i, value, values) {
     for (i = 1; i <= count; i++) {
         if (what == "gain") value = rate["two", size, i] / rate["one", size, i]
         else if (what == "bare") value = bare["two", size, i] / bare["one", size, i]
         else if (what == "of") value = (rate["two", size, i] / rate["one", size, i]) / (bare["two", size, i] / bare["one", size, i])
         else if (what == "request") value = request["two", size, i] / request["one", size, i]
         else value = rate[what, size, i] + 0
-        for (j = i - 1; j > 0 && sorted[j] > value; j--) sorted[j + 1] = sorted[j]
-        sorted[j + 1] = value
+        values[i] = value
     }
-    return sorted[int((count + 1) / 2)]
+    return middle(values, count)
 }
 
 END {

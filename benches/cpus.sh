@@ -22,4 +22,4 @@ for round in $(seq "${ROUNDS:-3}"); do
             --qd "${QD:-64}" --bs "$sizes" --runtime "${RUNTIME:-1}" --limit --csv | sed "s/^/$(echo "$cpus" | tr , +),/" >> "$out"
     done
 done
-awk -f benches/cpus.awk "$out"
+awk -f benches/middle.awk -f benches/cpus.awk "$out"

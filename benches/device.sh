@@ -35,4 +35,4 @@ for round in $(seq "${ROUNDS:-3}"); do
             --overwrite --csv >> "$out"
     done
 done
-awk -f benches/median.awk "$out"
+awk -f benches/middle.awk -f benches/median.awk "$out"

@@ -20,4 +20,4 @@ for round in $(seq "${ROUNDS:-3}"); do
             --group-thread-cnt "${COUNTS:-1}" --runtime "${RUNTIME:-2}" --csv >> "$out"
     done
 done
-awk -f benches/median.awk "$out"
+awk -f benches/middle.awk -f benches/median.awk "$out"

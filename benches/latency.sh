@@ -19,4 +19,4 @@ for round in $(seq "${ROUNDS:-3}"); do
             --runtime "${RUNTIME:-1}" --csv >> "$out"
     done
 done
-awk -f benches/median.awk "$out"
+awk -f benches/middle.awk -f benches/median.awk "$out"

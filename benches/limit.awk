@@ -25,13 +25,9 @@ $1 == "md" {
     of_md[size, round] = ours[size, round] / md[size, round]
 }
 
-function median(values, size, count,    i, j, value, sorted) {
-    for (i = 1; i <= count; i++) {
-        value = values[size, i] + 0
-        for (j = i - 1; j > 0 && sorted[j] > value; j--) sorted[j + 1] = sorted[j]
-        sorted[j + 1] = value
-    }
-    return sorted[int((count + 1) / 2)]
+function median(figures, size, count,    i, values) {
+    for (i = 1; i <= count; i++) values[i] = figures[size, i] + 0
+    return middle(values, count)
 }
 
 END {

@@ -26,4 +26,4 @@ for round in $(seq "${ROUNDS:-3}"); do
         ${PREFIX:-} taskset -c "$cpu" "$bin/md" "${MODE:-randwrite}" "$size" | sed 's/^/md,/' >> "$out"
     done
 done
-awk -f benches/limit.awk "$out"
+awk -f benches/middle.awk -f benches/limit.awk "$out"

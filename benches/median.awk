@@ -19,15 +19,13 @@ $1 == "mode" {
     for (i = 5; i <= NF; i++) figure[key, i, round] = $i
 }
 
-function median(key, column, count,    i, j, value, sorted) {
+function median(key, column, count,    i, value, values) {
     for (i = 1; i <= count; i++) {
         value = figure[key, column, i]
         if (value == "") return ""
-        value += 0
-        for (j = i - 1; j > 0 && sorted[j] > value; j--) sorted[j + 1] = sorted[j]
-        sorted[j + 1] = value
+        values[i] = value + 0
     }
-    return sorted[int((count + 1) / 2)]
+    return middle(values, count)
 }
 
 function sum(key, column, count,    i, total) {

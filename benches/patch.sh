@@ -22,5 +22,5 @@ for round in $(seq "${ROUNDS:-3}"); do
         --group-thread-cnt "$counts" --bs "$sizes" --runtime "$RUNTIME" --csv >> "$out"
     [ "${MD:-0}" = 0 ] || MEMBERS=7 CHUNK_KIB=8 STRIPE_CACHE=2048 QD="${QD:-64}" COUNTS=0,8 ${PREFIX:-} "$bin/md" randwrite "$sizes" >> "$out.md"
 done
-awk -f benches/median.awk "$out"
-[ ! -s "$out.md" ] || awk -f benches/median.awk "$out.md"
+awk -f benches/middle.awk -f benches/median.awk "$out"
+[ ! -s "$out.md" ] || awk -f benches/middle.awk -f benches/median.awk "$out.md"

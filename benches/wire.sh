@@ -52,8 +52,8 @@ for round in $(seq "${ROUNDS:-3}"); do
     for mode in randread randwrite; do bench $mode --device e1.0 --bs 4k --qd 128 >> "$out.raid"; done
     bench randwrite -c 64K e1.0 e1.1 e1.2 e1.3 e1.4 --bs 4k --qd 128 >> "$out.raid"
 done
-awk -f benches/median.awk "$out" "$out.one"
-awk -f benches/median.awk "$out.raid" | awk -F, '
+awk -f benches/middle.awk -f benches/median.awk "$out" "$out.one"
+awk -f benches/middle.awk -f benches/median.awk "$out.raid" | awk -F, '
     NR == 1 { for (i = 1; i <= NF; i++) if ($i == "iops") iops = i; print $0 ",of_quarter"; next }
     $3 == "" { sum += $iops; print $0 ","; next }
     { printf "%s,%.2f\n", $0, $iops / (sum / 2 / 4) }'
@@ -71,4 +71,4 @@ for round in $(seq "${ROUNDS:-3}"); do
     # shellcheck disable=SC2086
     DEVICES=5 QD=128 SHELF_CPU="${SHELF_CPU:-1}" RUNTIME=$runtime ${PREFIX:-} taskset -c "$load" "$bin/aoe" randwrite 4k >> "$out.linux"
 done
-awk -f benches/median.awk "$out.linux"
+awk -f benches/middle.awk -f benches/median.awk "$out.linux"

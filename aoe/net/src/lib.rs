@@ -10,6 +10,7 @@
 
 #![deny(unsafe_code)]
 
+mod clock;
 pub mod driver;
 pub mod link;
 pub mod shelf_server;

@@ -18,6 +18,7 @@ mod state_dir;
 
 pub use state_dir::{LoadError, StateDir};
 
+use crate::clock::coarse_time;
 use crate::link::{Link, LinkCounters};
 use crate::store::AnyStore;
 use crate::wake::Waker;
@@ -29,7 +30,7 @@ use aoe_proto::wire::{Address, MacAddr};
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 use port::ServedPort;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -141,16 +142,9 @@ struct Shared {
     start: Duration,
 }
 
-/// Time since some moment, as of the clock's last tick: it lags by a few milliseconds and costs a fifth of the exact time, which counts when it is asked
-/// for every frame. What it is for are times of a second and more.
-fn coarse_time() -> Duration {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
 impl Shared {
     fn now(&self) -> Duration {
-        coarse_time().saturating_sub(self.start)
+        coarse_time(ClockId::MonotonicCoarse).saturating_sub(self.start)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelf<AnyStore>> {
@@ -221,7 +215,7 @@ impl ShelfServer {
             save_failures: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             stopped: Waker::new().map_err(ServerError::Thread)?,
-            start: coarse_time(),
+            start: coarse_time(ClockId::MonotonicCoarse),
         });
         shared.share_room(&mut shared.lock());
         // Made before the threads, so that an early return stops those that run already.

@@ -14,11 +14,12 @@ mod ring;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;
 
+use crate::clock::coarse_time;
 use crate::link::{BATCH, FrameRef, Link, LinkCounters};
 use aoe_proto::port::PortInfo;
 use aoe_proto::wire::{Address, ETHERTYPE, MacAddr};
 use ring::{Ring, Shape};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -404,7 +405,7 @@ fn take(
         return;
     }
     // The time is looked at anew for each frame: the one before may have kept the sink for long.
-    let oldest = longest_wait.and_then(|wait| coarse_time().checked_sub(wait));
+    let oldest = longest_wait.and_then(|wait| coarse_time(ClockId::RealtimeCoarse).checked_sub(wait));
     if oldest.is_some() && arrival.arrived.is_some() && arrival.arrived < oldest {
         counters.receive_stale += 1;
         return;
@@ -412,12 +413,6 @@ fn take(
     counters.received += 1;
     counters.received_bytes += arrival.bytes.len() as u64;
     sink(arrival.bytes, arrival.arrived);
-}
-
-/// The system's clock, since 1970, as of its last tick: it lags by some milliseconds and costs next to nothing.
-fn coarse_time() -> Duration {
-    let time = clock_gettime(ClockId::RealtimeCoarse);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Link for PacketLink {

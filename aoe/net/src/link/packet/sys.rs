@@ -49,6 +49,25 @@ pub(super) fn set_option<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T
     if rc < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Reads an option into `value`.
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+unsafe fn option<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut T) -> io::Result<()> {
+    let mut len = mem::size_of::<T>() as libc::socklen_t;
+    // SAFETY: both pointers are to what outlives the call, and `len` is the size of `value`.
+    let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut *value).cast(), &raw mut len) };
+    if rc < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An option of sockets in general that is a number.
+fn int_option(fd: BorrowedFd<'_>, name: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    // SAFETY: any bytes are a number.
+    unsafe { option(fd, libc::SOL_SOCKET, name, &mut value)? };
+    Ok(value)
+}
+
 /// Attaches a filter; frames that arrive from now on pass it.
 pub(super) fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| Error::from(io::ErrorKind::InvalidInput))?;
@@ -90,12 +109,8 @@ pub(super) fn set_buffer(fd: BorrowedFd<'_>, which: Buffer, bytes: usize) -> io:
     if set_option(fd, libc::SOL_SOCKET, force, &wanted).is_err() {
         set_option(fd, libc::SOL_SOCKET, plain, &wanted)?;
     }
-    let mut granted = 0i32;
-    let mut len = mem::size_of::<i32>() as libc::socklen_t;
-    // SAFETY: both pointers are to locals that outlive the call, and `len` is the size of `granted`.
-    let rc =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, plain, (&raw mut granted).cast(), &raw mut len) };
-    if rc < 0 { Err(Error::last_os_error()) } else { Ok(usize::try_from(granted).unwrap_or(0)) }
+    let granted = int_option(fd, plain)?;
+    Ok(usize::try_from(granted).unwrap_or(0))
 }
 
 /// Receives `ethertype` on the interface `index` from now on.
@@ -176,32 +191,15 @@ pub(super) fn interface_names() -> Vec<String> {
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all zeros is a valid value of this plain C structure.
     let mut statistics: libc::tpacket_stats = unsafe { mem::zeroed() };
-    let mut len = mem::size_of_val(&statistics) as libc::socklen_t;
-    // SAFETY: both pointers are to locals that outlive the call, and `len` is the size of `statistics`.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            (&raw mut statistics).cast(),
-            &raw mut len,
-        )
-    };
-    if rc < 0 { Err(Error::last_os_error()) } else { Ok(u64::from(statistics.tp_drops)) }
+    // SAFETY: a plain C structure of numbers.
+    unsafe { option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut statistics)? };
+    Ok(u64::from(statistics.tp_drops))
 }
 
 /// The error that waits at the socket, if there is one, which is taken away: the interface went down.
 pub(super) fn take_error(fd: BorrowedFd<'_>) -> io::Result<Option<Error>> {
-    let mut error = 0i32;
-    let mut len = mem::size_of::<i32>() as libc::socklen_t;
-    // SAFETY: both pointers are to locals that outlive the call, and `len` is the size of `error`.
-    let rc = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len)
-    };
-    match rc {
-        0 => Ok((error != 0).then(|| Error::from_raw_os_error(error))),
-        _ => Err(Error::last_os_error()),
-    }
+    let error = int_option(fd, libc::SO_ERROR)?;
+    Ok((error != 0).then(|| Error::from_raw_os_error(error)))
 }
 
 /// A received frame.
